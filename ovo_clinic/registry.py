@@ -1,0 +1,175 @@
+"""Name -> class, where the keyword-only constructor arguments ARE the option schema.
+
+A new mechanism, head, encoder or synthetic data set is one decorated file in its package; nothing else lists it:
+
+    @FUSION.register("concat")
+    class Concat(nn.Module):
+        '''First line: what `ovo-clinic list fusion` prints.'''
+
+        def __init__(self, dim: int, modalities: Sequence[Modality], *, tokens: int = 4) -> None: ...
+
+Positional arguments come from the framework, keyword-only ones from the user.
+"""
+
+import difflib
+import importlib
+import inspect
+import pkgutil
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from ovo_clinic.errors import UserError
+
+T = TypeVar("T")
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+class Options(BaseModel):
+    """Base of every schema: unknown keys are errors, defaults are checked too."""
+
+    model_config = ConfigDict(extra="forbid", validate_default=True, frozen=True)
+
+
+class Registry(Generic[T]):
+    """The registered classes or functions of one package.
+
+    Args:
+        kind: what they are, for messages (`fusion head`).
+        package: dotted name of the package whose every module is imported before a name is looked up.
+    """
+
+    def __init__(self, kind: str, package: str) -> None:
+        self.kind = kind
+        self._package = package
+        self._entries: dict[str, Callable[..., T]] = {}
+        self._complete = False
+
+    def register(self, name: str) -> Callable[[C], C]:
+        """Decorator that enters a class or function under `name`."""
+
+        def enter(entry: C) -> C:
+            known = self._entries.get(name)
+            assert known is None or known.__module__ == entry.__module__, f"two {self.kind}s named {name}"
+            self._entries[name] = entry
+            return entry
+
+        return enter
+
+    def names(self) -> list[str]:
+        """All names, sorted."""
+        if not self._complete:
+            package = importlib.import_module(self._package)
+            for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda found: found.name):
+                importlib.import_module(f"{self._package}.{module.name}")
+            self._complete = True
+        return sorted(self._entries)
+
+    def get(self, name: str, path: str = "") -> Callable[..., T]:
+        """The entry called `name`.
+
+        Raises:
+            UserError: no such name; the message lists the valid ones.
+        """
+        if name not in self._entries and name not in self.names():
+            where = f"{path}: " if path else ""
+            raise UserError(f"{where}{self.kind} '{name}' is not known{suggest(name, self.names())}")
+        return self._entries[name]
+
+    def describe(self, name: str) -> str:
+        """First line of the entry's docstring."""
+        return (inspect.getdoc(self.get(name)) or "").split("\n", maxsplit=1)[0]
+
+    def schema(self, name: str) -> type[Options]:
+        """The option schema of an entry."""
+        return option_schema(self.get(name))
+
+    def options(self, name: str, given: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+        """The given options checked, with defaults filled in.
+
+        Args:
+            name: the entry.
+            given: option -> value.
+            path: where the options stand in the config (`model.fusion`), for messages.
+
+        Raises:
+            UserError: an unknown option or a wrong type, by its full path.
+        """
+        self.get(name, path)
+        return check(self.schema(name), given, path).model_dump()
+
+    def build(self, name: str, *arguments: Any, options: Mapping[str, Any] | None = None, path: str = "") -> T:
+        """Constructs an entry from the framework's positional arguments and the user's options."""
+        return self.get(name, path)(*arguments, **self.options(name, options or {}, path))
+
+
+def option_schema(function: Callable[..., Any]) -> type[Options]:
+    """A pydantic model of the keyword-only arguments of a function, or of a class's constructor."""
+    target = function.__init__ if inspect.isclass(function) else function
+    hints = typing.get_type_hints(target)
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(target).parameters.values():
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+            fields[parameter.name] = (hints[parameter.name], default)
+    name = getattr(function, "__name__", "Options")
+    return create_model(name, __base__=Options, **fields)
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def check(model: type[M], values: Mapping[str, Any], path: str = "") -> M:
+    """Validates values against a pydantic model.
+
+    Raises:
+        UserError: one line that names every wrong key by its full path, with the valid choices.
+    """
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        raise UserError("; ".join(_explain(item, model, path) for item in error.errors())) from None
+
+
+def _explain(item: Any, model: type[BaseModel], path: str) -> str:
+    location = [str(part) for part in item["loc"]]
+    where = ".".join([path, *location] if path else location)
+    if item["type"] == "extra_forbidden":
+        return f"{where}: no such setting{suggest(location[-1], _keys(model, location[:-1]))}"
+    if item["type"] == "missing":
+        return f"{where}: is required and not given"
+    message = item["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if isinstance(item["input"], (Mapping, list)) or item["type"] == "value_error":
+        return f"{where}: {message}" if where else message
+    return f"{where}: {item['input']!r}: {message[:1].lower()}{message[1:]}"
+
+
+def _keys(model: type[BaseModel], location: list[str]) -> list[str]:
+    """Valid keys at a place inside a nested model; empty where they cannot be told."""
+    for part in location:
+        field = model.model_fields.get(part)
+        if field is None:
+            continue  # a key of a mapping: the model of its values stays
+        kinds = [field.annotation, *typing.get_args(field.annotation)]
+        found = [kind for kind in kinds if inspect.isclass(kind) and issubclass(kind, BaseModel)]
+        if not found:
+            return []
+        model = found[0]
+    return sorted(model.model_fields)
+
+
+def suggest(word: str, choices: list[str]) -> str:
+    """`; did you mean ...? valid: ...`, the tail of a message about an unknown name."""
+    if not choices:
+        return "; none is valid here"
+    near = difflib.get_close_matches(word, choices, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ";"
+    return f"{hint} valid: {', '.join(choices)}"
+
+
+FUSION: Registry[Any] = Registry("fusion head", "ovo_clinic.fusion")
+ATTENTION: Registry[Any] = Registry("attention mechanism", "ovo_clinic.attention")
+ENCODERS: Registry[Any] = Registry("encoder", "ovo_clinic.encoders")
+SYNTHETIC: Registry[Any] = Registry("synthetic data set", "ovo_clinic.synthetic")

@@ -1,0 +1,108 @@
+"""Finds configs, specs and pipelines, shipped or private, and the folder where state lives.
+
+Shipped ones are under `ovo_clinic/library/<kind>` in an installed package and beside the package in a checkout. A name
+that ends in `.yaml` or `.py` is a path, so that private data sets work from any folder.
+"""
+
+import hashlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import yaml
+
+from ovo_clinic.errors import UserError
+from ovo_clinic.registry import suggest
+
+Kind = Literal["configs", "data_specs", "pipelines"]
+_SUFFIX = {"configs": ".yaml", "data_specs": ".yaml", "pipelines": ".py"}
+
+
+def folder(kind: Kind) -> Path:
+    """Folder of the shipped resources of one kind."""
+    package = Path(__file__).resolve().parent
+    installed = package / "library" / kind
+    return installed if installed.is_dir() else package.parent / kind
+
+
+def names(kind: Kind) -> list[str]:
+    """Names of the shipped resources of one kind, sorted."""
+    return sorted(path.stem for path in folder(kind).glob(f"*{_SUFFIX[kind]}"))
+
+
+def find(kind: Kind, name: str, relative_to: Path | None = None) -> Path:
+    """The file of a resource.
+
+    Args:
+        kind: which sort.
+        name: a shipped name, or a path ending in `.yaml` / `.py`.
+        relative_to: folder that a relative path starts from (default: the working folder).
+
+    Raises:
+        UserError: nothing there; the message lists the shipped names.
+    """
+    suffix = _SUFFIX[kind]
+    if name.endswith(suffix):
+        path = (relative_to or Path.cwd()) / name
+        if not path.is_file():
+            raise UserError(f"{kind}: {path} does not exist; give a path to a {suffix} file or a name: {names(kind)}")
+        return path.resolve()
+    path = folder(kind) / f"{name}{suffix}"
+    if not path.is_file():
+        raise UserError(f"{kind}: '{name}' is not known{suggest(name, names(kind))}, or a path ending in {suffix}")
+    return path
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file whose top level is a mapping.
+
+    Raises:
+        UserError: not readable as YAML, or no mapping at the top.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: should hold settings as `key: value` lines; it holds {type(content).__name__}")
+    return content
+
+
+def load_pipeline(name: str, relative_to: Path | None = None) -> ModuleType:
+    """The module of a pipeline, loaded once under one stable name so that worker processes can load it too."""
+    path = find("pipelines", name, relative_to)
+    shipped = path.parent == folder("pipelines").resolve() or path.parent == folder("pipelines")
+    stem = path.stem if shipped else f"private_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}_{path.stem}"
+    module_name = f"ovo_clinic.library.pipelines.{stem}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    specification = importlib.util.spec_from_file_location(module_name, path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    # Before execution: dataclasses and pickling look their own module up by name.
+    sys.modules[module_name] = module
+    try:
+        specification.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
+    return module
+
+
+def home() -> Path:
+    """The folder of all state (OVO_CLINIC_HOME, default ./ovo_clinic_home), made on first use with mode 0700.
+
+    Raises:
+        UserError: the folder cannot be made or written.
+    """
+    path = Path(os.environ.get("OVO_CLINIC_HOME") or "ovo_clinic_home").expanduser().resolve()
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"OVO_CLINIC_HOME: {path} cannot be made ({error.strerror}); set it to a folder of yours") from None
+    if not os.access(path, os.W_OK):
+        raise UserError(f"OVO_CLINIC_HOME: {path} cannot be written; set it to a folder of yours")
+    return path
