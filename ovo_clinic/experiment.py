@@ -1,0 +1,203 @@
+"""Experiment: a data set's task, one encoder per modality, one fusion head and the training settings (configs/*.yaml)."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ovo_clinic import resources, spec
+from ovo_clinic.errors import UserError
+from ovo_clinic.registry import Options, check
+from ovo_clinic.spec import DatasetSpec, SplitSpec, TaskSpec
+
+
+class Choice(BaseModel):
+    """A registered name with its options: `ovo`, or `{name: ovo, heads: 8}`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the name."""
+        return dict(self.model_extra or {})
+
+    @property
+    def label(self) -> str:
+        """Name with the options that were given, as it stands in tables: `ovo(heads=8)`."""
+        given = ",".join(f"{key}={value}" for key, value in self.options.items())
+        return f"{self.name}({given})" if given else self.name
+
+
+class ModelConfig(Options):
+    """Encoders, head and output network.
+
+    Attributes:
+        dim: D, the width of every token.
+        encoders: modality -> encoder; `default` serves those that are not named.
+        fusion: the fusion head.
+        output: `hidden` = LayerNorm and one hidden layer; `linear` = one linear layer (the paper's).
+        dropout: in the output network.
+        modality_dropout: probability that a present modality is hidden during training; at least one is kept.
+    """
+
+    dim: int = Field(64, ge=1)
+    encoders: dict[str, Choice] = {"default": Choice(name="mlp")}
+    fusion: Choice = Choice(name="ovo")
+    output: Literal["hidden", "linear"] = "hidden"
+    dropout: float = Field(0.1, ge=0, lt=1)
+    modality_dropout: float = Field(0.0, ge=0, lt=1)
+
+
+class TrainingConfig(Options):
+    """How one model is trained.
+
+    Attributes:
+        epochs: at most.
+        patience: epochs without a better validation metric before it stops; the best epoch's weights are restored.
+        monitor: validation metric that selects the epoch (default: the task's).
+        imbalance: `pos_weight` weighs positives up in the loss, `balanced_sampler` draws classes equally often; both
+            shift calibration.
+        accelerator, devices, precision: as in Lightning (`cpu`, `gpu`, `auto`; 1, 2, ...; `32-true`, `bf16-mixed`, ...).
+    """
+
+    epochs: int = Field(100, ge=1)
+    patience: int = Field(5, ge=1)
+    monitor: str | None = None
+    batch_size: int = Field(128, ge=1)
+    learning_rate: float = Field(1e-3, gt=0)
+    weight_decay: float = Field(1e-2, ge=0)
+    gradient_clip: float = Field(1.0, gt=0)
+    imbalance: Literal["none", "pos_weight", "balanced_sampler"] = "none"
+    accelerator: str = "auto"
+    devices: int | str = 1
+    precision: str = "32-true"
+
+
+class CompareConfig(Options):
+    """What `compare` runs.
+
+    Attributes:
+        fusion: the heads.
+        seeds: number of seeds, 0 ... seeds-1, the same for every head.
+        unimodal: also train every modality alone.
+    """
+
+    fusion: list[Choice] = [
+        Choice(name=name) for name in ("concat", "self_attention", "cross_attention", "ovo")
+    ]
+    seeds: int = Field(10, ge=1)
+    unimodal: bool = False
+
+
+class Experiment(Options):
+    """One resolved experiment.
+
+    Attributes:
+        dataset: a shipped spec's name or a path ending in `.yaml` (relative to the config's folder).
+        task: a task of that spec.
+        data: options of the task's pipeline that differ from the spec's.
+        split: settings of the split that differ from the spec's.
+        modalities: the ones used, all by default.
+        model, training, compare: see there.
+        seed: of the weights, the shuffling and the dropout.
+        folder: where the config lies (relative paths start there).
+    """
+
+    dataset: str
+    task: str
+    data: dict[str, Any] = {}
+    split: dict[str, Any] = {}
+    modalities: list[str] | None = None
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    compare: CompareConfig = CompareConfig()
+    seed: int = Field(0, ge=0)
+    folder: Path = Path()
+
+    def data_request(self) -> "DataRequest":
+        """What `prepare` needs to know, resolved and checked."""
+        dataset, path = spec.load(self.dataset, self.folder)
+        task = dataset.task(self.task)
+        split = check(SplitSpec, {**task.split.model_dump(), **self.split}, "split")
+        return DataRequest(dataset, path, self.task, spec.task_options(dataset, self.task, self.data, path), split)
+
+    def resolved(self) -> dict[str, Any]:
+        """Plain values of everything that decides the result of a run; no machine's paths."""
+        return self.model_dump(mode="json", exclude={"folder", "compare"})
+
+    def digest(self) -> str:
+        """sha256 of `resolved`."""
+        return hashlib.sha256(json.dumps(self.resolved(), sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class DataRequest:
+    """A task of a data set with every option resolved: what a prepared data set is the answer to."""
+
+    spec: DatasetSpec
+    spec_path: Path
+    task_name: str
+    options: Mapping[str, Any]
+    split: SplitSpec
+
+    @property
+    def task(self) -> TaskSpec:
+        """The task's spec."""
+        return self.spec.tasks[self.task_name]
+
+
+def load(name: str, overrides: Sequence[str] = ()) -> Experiment:
+    """The experiment of a config with `key=value` overrides applied.
+
+    Args:
+        name: a task's name (a shipped config), or a path ending in `.yaml`.
+        overrides: `training.learning_rate=1e-4`, `model.fusion=concat`, `model.fusion.heads=8`, ...
+
+    Raises:
+        UserError: unknown config, unknown key (with the valid ones), wrong type, by its full path.
+    """
+    path = resources.find("configs", name)
+    values = _merge(_DEFAULTS, resources.read_yaml(path))
+    values.setdefault("task", path.stem)
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if not separator or not key:
+            raise UserError(f"'{override}': should look like key=value, for example training.learning_rate=1e-4")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise UserError(f"'{override}': the value is not valid YAML") from None
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        values = _merge(values, value)
+    values["folder"] = path.parent
+    return check(Experiment, values)
+
+
+_DEFAULTS: dict[str, Any] = {"model": ModelConfig().model_dump()}
+
+
+def _merge(base: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
+    """A deep merge in which naming another encoder or head drops the options of the one it replaces."""
+    merged = dict(base)
+    for key, value in update.items():
+        old = merged.get(key)
+        if isinstance(value, str) and isinstance(old, Mapping) and "name" in old:
+            value = {"name": value}
+        if isinstance(value, Mapping) and isinstance(old, str):
+            old = {"name": old}
+        if isinstance(value, Mapping) and isinstance(old, Mapping) and value.get("name", old.get("name")) == old.get("name"):
+            value = _merge(old, value)
+        merged[key] = value
+    return merged

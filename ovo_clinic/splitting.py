@@ -1,0 +1,103 @@
+"""Splits units by whole patients, and proves that nobody stands on two sides."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from ovo_clinic.errors import UserError
+from ovo_clinic.spec import SplitSpec
+
+SPLITS = ("train", "validation", "test")
+
+
+def split_units(
+    cohort: pl.DataFrame, split: SplitSpec, target: Sequence[str], identifiers: Sequence[str]
+) -> npt.NDArray[np.str_]:
+    """Names the split of every unit.
+
+    Units that share a patient, a value of `split.by` or an identifier form one group and stay together. Groups are
+    shuffled in the order of their least patient id, so the order of the cohort's rows decides nothing.
+
+    Args:
+        cohort: one row a unit, with patient_id, the target and the identifier columns.
+        split: shares, seed, stratification.
+        target: label columns; groups are stratified by the largest label of their units where there is one column.
+        identifiers: further columns whose values may not cross splits.
+
+    Returns:
+        (N,) `train`, `validation` or `test`.
+
+    Raises:
+        UserError: fewer than three groups, or no column of the name in `split.by`.
+    """
+    if split.by not in cohort.columns:
+        raise UserError(f"split.by: the cohort has no column '{split.by}'; valid: {', '.join(cohort.columns)}")
+    keys = dict.fromkeys(["patient_id", split.by, *identifiers])
+    group = _groups(cohort, list(keys))
+    table = cohort.select("patient_id", label=pl.col(target[0])).with_columns(group=pl.Series(group))
+    groups = table.group_by("group").agg(pl.col("patient_id").min(), pl.col("label").max()).sort("patient_id")
+    if groups.height < 3:
+        raise UserError(
+            f"split: the cohort has {groups.height} separate group(s) of patients; at least 3 are needed for "
+            "training, validation and test"
+        )
+    strata = groups["label"].fill_null(0).to_numpy() if split.stratify and len(target) == 1 else None
+    rest, test = _divide(np.arange(groups.height), Fraction(str(split.test)), split.seed, strata)
+    share = Fraction(str(split.validation)) / (Fraction(str(split.validation)) + Fraction(str(split.train)))
+    train, validation = _divide(rest, share, split.seed, strata)
+    names = np.empty(groups.height, dtype="<U10")
+    for name, members in zip(SPLITS, (train, validation, test), strict=True):
+        names[members] = name
+    of_group = dict(zip(groups["group"].to_list(), names, strict=True))
+    result = np.array([of_group[number] for number in group], dtype="<U10")
+    assert_disjoint(cohort, result, list(keys))
+    return result
+
+
+def assert_disjoint(cohort: pl.DataFrame, split: npt.NDArray[np.str_], columns: Sequence[str]) -> None:
+    """Fails if a value of one of the columns stands in two splits."""
+    for column in columns:
+        seen = cohort.select(pl.col(column)).with_columns(split=pl.Series(split)).drop_nulls()
+        crossing = seen.group_by(column).agg(pl.col("split").n_unique()).filter(pl.col("split") > 1).height
+        assert crossing == 0, f"{crossing} values of {column} stand in two splits"
+
+
+def _groups(cohort: pl.DataFrame, columns: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Connected components of units that share a value in any of the columns; null shares with nobody."""
+    if len(columns) == 1:
+        return cohort[columns[0]].rank("dense").cast(pl.Int64).to_numpy()
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    units = np.arange(cohort.height)
+    sources, targets, nodes = [], [], cohort.height
+    for column in columns:
+        codes = cohort[column].rank("dense").cast(pl.Int64)
+        known = codes.is_not_null().to_numpy()
+        sources.append(units[known])
+        targets.append(codes.drop_nulls().to_numpy() - 1 + nodes)
+        nodes += int(codes.max() or 0)  # type: ignore[arg-type]
+    edges: Any = (np.concatenate(sources), np.concatenate(targets))
+    graph = coo_array((np.ones(edges[0].size, dtype=np.int8), edges), shape=(nodes, nodes))
+    _, component = connected_components(graph, directed=False)
+    return np.asarray(component[: cohort.height], dtype=np.int64)
+
+
+def _divide(
+    members: npt.NDArray[np.int64], share: Fraction, seed: int, strata: npt.NDArray[Any] | None
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(the larger part, ceil(share) of the members), stratified where every stratum can stand on both sides."""
+    from sklearn.model_selection import train_test_split
+
+    size = min(-(-share.numerator * members.size // share.denominator), members.size - 1)
+    stratify = None
+    if strata is not None:
+        counts = np.unique(strata[members], return_counts=True)[1]
+        if counts.min() >= 2 and min(size, members.size - size) >= counts.size > 1:
+            stratify = strata[members]
+    large, small = train_test_split(members, test_size=int(size), random_state=seed, stratify=stratify)
+    return np.asarray(large), np.asarray(small)
