@@ -1,0 +1,42 @@
+# make setup | demo | test | test-all | lint | clean
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+# Present only after a complete installation of exactly these two files.
+STAMP := $(VENV)/installed-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
+PIP := $(PY) -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+.PHONY: setup demo test test-all lint clean
+
+setup: $(STAMP)
+	@:
+
+$(STAMP):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "ovo_clinic needs Python 3.11 or newer as '$(PYTHON)'; name another: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@rm -f $(VENV)/installed-*
+	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { \
+		echo "python -m venv failed; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo "Installing into $(VENV); the first time this takes some minutes"
+	@$(PIP) hatchling editables
+	@$(PIP) --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+demo: setup
+	$(VENV)/bin/ovo-clinic demo
+
+lint: setup
+	$(PY) -m ruff format --check
+	$(PY) -m ruff check
+	$(PY) -m mypy
+
+test: lint
+	$(PY) -m pytest
+
+test-all: lint
+	$(PY) -m pytest -m ""
+
+# Leaves ovo_clinic_home, which holds results.
+clean:
+	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find ovo_clinic pipelines tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
