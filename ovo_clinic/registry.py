@@ -108,7 +108,7 @@ class Registry(Generic[T]):
 def option_schema(function: Callable[..., Any]) -> type[Options]:
     """A pydantic model of the keyword-only arguments of a function, or of a class's constructor."""
     target = function.__init__ if inspect.isclass(function) else function
-    hints = typing.get_type_hints(target)
+    hints = typing.get_type_hints(target, include_extras=True)  # bounds stand in Annotated[...]
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(target).parameters.values():
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
@@ -133,31 +133,61 @@ def check(model: type[M], values: Mapping[str, Any], path: str = "") -> M:
         raise UserError("; ".join(_explain(item, model, path) for item in error.errors())) from None
 
 
+def arguments(function: Callable[..., Any], given: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """The keyword-only arguments to call a function with: given options checked, nested settings as their models.
+
+    Raises:
+        UserError: an unknown option or a wrong type, by its full path.
+    """
+    checked = check(option_schema(function), given, path)
+    return {name: getattr(checked, name) for name in type(checked).model_fields}
+
+
 def _explain(item: Any, model: type[BaseModel], path: str) -> str:
-    location = [str(part) for part in item["loc"]]
+    location, keys = _place(model, [str(part) for part in item["loc"]])
     where = ".".join([path, *location] if path else location)
     if item["type"] == "extra_forbidden":
-        return f"{where}: no such setting{suggest(location[-1], _keys(model, location[:-1]))}"
+        return f"{where}: no such setting{suggest(location[-1], keys)}"
     if item["type"] == "missing":
         return f"{where}: is required and not given"
+    if item["type"] == "union_tag_not_found":
+        return f"{where}.{item['ctx']['discriminator'].strip(chr(39))}: is required and not given"
     message = item["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if isinstance(item["input"], (Mapping, list)) or item["type"] == "value_error":
         return f"{where}: {message}" if where else message
     return f"{where}: {item['input']!r}: {message[:1].lower()}{message[1:]}"
 
 
-def _keys(model: type[BaseModel], location: list[str]) -> list[str]:
-    """Valid keys at a place inside a nested model; empty where they cannot be told."""
+def _place(model: type[BaseModel], location: list[str]) -> tuple[list[str], list[str]]:
+    """(the location as it stands in the file, the valid keys beside its last part; empty where they cannot be told).
+
+    Where a setting may hold one of several models, pydantic's location also names the model that `kind` selected.
+    """
+    models, keys, path = [model], sorted(model.model_fields), []
     for part in location:
-        field = model.model_fields.get(part)
-        if field is None:
-            continue  # a key of a mapping: the model of its values stays
-        kinds = [field.annotation, *typing.get_args(field.annotation)]
-        found = [kind for kind in kinds if inspect.isclass(kind) and issubclass(kind, BaseModel)]
-        if not found:
-            return []
-        model = found[0]
-    return sorted(model.model_fields)
+        selected = [found for found in models if part in _tags(found)]
+        if len(models) > 1 and selected:
+            models, keys = selected, sorted(selected[0].model_fields)
+            continue
+        path.append(part)
+        keys = sorted({name for found in models for name in found.model_fields})
+        fields = [found.model_fields[part] for found in models if part in found.model_fields]
+        if fields:  # else it is a key of a mapping: the model of its values stays
+            models = [found for field in fields for found in _models(field.annotation)]
+    return path, keys
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """Every model inside a type."""
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for part in typing.get_args(annotation) for found in _models(part)]
+
+
+def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
+    """The values of `kind` that select a model."""
+    field = model.model_fields.get("kind")
+    return typing.get_args(field.annotation) if field else ()
 
 
 def suggest(word: str, choices: list[str]) -> str:
