@@ -1,0 +1,44 @@
+"""Softmax attention, by torch's scaled_dot_product_attention."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from ovo_clinic.registry import ATTENTION
+
+
+@ATTENTION.register("softmax")
+class Softmax(nn.Module):
+    """Softmax of the scaled dot products: softmax(q k^T d^-1/2) v (Vaswani et al. 2017, Eq. 1).
+
+    Args:
+        heads: H; the core has no weights, so that any number fits.
+        head_dim: d; likewise.
+    """
+
+    paired_tokens = False
+    fixed_length = False
+    position_dependent = False
+
+    def __init__(self, heads: int, head_dim: int) -> None:
+        super().__init__()
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        query_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        scale: float | None = None,
+    ) -> Tensor:
+        """Attends; see AttentionCore for the shapes. Masked keys are left out; a row without a valid key is 0."""
+        if key_mask is None:
+            out = scaled_dot_product_attention(q, k, v, scale=scale)
+        else:
+            # A row without a valid key attends to all keys and is zeroed: a softmax of nothing is NaN on some backends.
+            some = key_mask.any(dim=1, keepdim=True)
+            allowed = (key_mask | ~some)[:, None, None, :]
+            out = scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=scale)
+            query_mask = some if query_mask is None else query_mask & some
+        return out if query_mask is None else torch.where(query_mask[:, None, :, None], out, 0)

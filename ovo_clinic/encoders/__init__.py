@@ -1,0 +1,1 @@
+"""Encoders: one file each; a modality's input -> Tokens of width D."""

@@ -1,0 +1,38 @@
+"""Multilayer perceptron encoder."""
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from ovo_clinic.registry import ENCODERS
+from ovo_clinic.types import Modality, Tokens
+
+
+@ENCODERS.register("mlp")
+class Mlp(nn.Module):
+    """Multilayer perceptron: a vector becomes one token, a sequence one token per time step.
+
+    Args:
+        modality: what is encoded.
+        dim: D, the width of the tokens.
+        layers: linear layers, each followed by GELU.
+        width: of the layers before the last.
+        dropout: between layers.
+    """
+
+    def __init__(
+        self, modality: Modality, dim: int, *, layers: Literal[1, 2, 3, 4] = 2, width: int = 64, dropout: float = 0.1
+    ) -> None:
+        super().__init__()
+        widths = [modality.features, *[width] * (layers - 1), dim]
+        steps: list[nn.Module] = []
+        for before, after in zip(widths, widths[1:], strict=False):
+            steps += [nn.Linear(before, after), nn.GELU(), nn.Dropout(dropout)]
+        self.layers = nn.Sequential(*steps[:-1])
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tokens:
+        """Encodes x (B,F) with mask (B,1), or (B,T,F) with (B,T), True = valid, into Tokens (B,1,D) or (B,T,D)."""
+        steps = x if x.ndim == 3 else x[:, None]
+        hidden = ~mask[..., None]
+        # Masked at both ends: what stands under the mask reaches neither the output nor, were it NaN, a gradient.
+        return Tokens(self.layers(steps.masked_fill(hidden, 0)).masked_fill(hidden, 0), mask)

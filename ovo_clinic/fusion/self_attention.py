@@ -1,0 +1,54 @@
+"""Self-attention over the tokens of all modalities."""
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor, nn
+
+from ovo_clinic.attention.multihead import MultiheadAttention
+from ovo_clinic.fusion.mechanism import Routing, build_core
+from ovo_clinic.fusion.tokens import ModalityTokens, mean_tokens
+from ovo_clinic.registry import FUSION
+from ovo_clinic.types import Modality, Tokens
+
+
+@FUSION.register("self_attention")
+class SelfAttention(nn.Module):
+    """Self-attention over the tokens of all modalities in one sequence; quadratic in the modalities.
+
+    Args:
+        dim: D.
+        modalities: in the spec's order.
+        tokens: n, tokens per modality.
+        heads: H, a divisor of D.
+        attention: the mechanism.
+        precondition: divides each row of each head's output by its norm.
+
+    Raises:
+        UserError: see `mechanism.build_core`.
+    """
+
+    unsafe: str | None = None
+
+    def __init__(
+        self,
+        dim: int,
+        modalities: Sequence[Modality],
+        *,
+        tokens: int = 4,
+        heads: int = 4,
+        attention: str = "softmax",
+        precondition: bool = False,
+    ) -> None:
+        super().__init__()
+        routing = Routing("self_attention", tokens, keys=len(modalities) * tokens, paired=True)
+        self.attention = MultiheadAttention(build_core(routing, dim, heads, attention, precondition), dim, heads)
+        self.tokens = ModalityTokens(dim, modalities, tokens)
+        self.out_dim = len(modalities) * dim
+
+    def forward(self, tokens: Mapping[str, Tokens]) -> Tensor:
+        """Tokens (B,T,D) by modality name -> (B,M*D), zero where a modality is absent."""
+        x, present = self.tokens(tokens)
+        sequence = x.flatten(1, 2)
+        mask = present.repeat_interleave(x.shape[2], dim=1)
+        attended = self.attention(sequence, sequence, mask, mask).view_as(x)
+        return mean_tokens(attended, present).flatten(1)

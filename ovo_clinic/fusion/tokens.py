@@ -1,0 +1,106 @@
+"""What every fusion head starts and ends with: n tokens per modality, and the mean over them."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ovo_clinic.attention.softmax import Softmax
+from ovo_clinic.types import Modality, Tokens
+
+
+def stacked_maps(*shape: int) -> nn.Parameter:
+    """A stack of linear maps (..., in, out); their variance is 1/in, as Xavier's is for a square map."""
+    bound = math.sqrt(3 / shape[-2])
+    return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
+
+
+class ModalityTokens(nn.Module):
+    """Brings every modality to the same n tokens.
+
+    A sequence is pooled with n learned queries under its mask (softmax attention over its tokens, one head); a vector
+    has one token to pool. Then every modality has one learned map per token: for a vector this is a learned reshaping
+    D -> nD, and a sequence with a single valid step is treated just as a vector is.
+
+    Args:
+        dim: D.
+        modalities: in the spec's order; `kind` says how each is pooled.
+        tokens: n.
+    """
+
+    def __init__(self, dim: int, modalities: Sequence[Modality], tokens: int) -> None:
+        super().__init__()
+        self.names = [modality.name for modality in modalities]
+        self.tokens = tokens
+        # One row per sequence; a vector needs none, as a softmax over one key is constant.
+        self.sequences = {
+            modality.name: row for row, modality in enumerate(m for m in modalities if m.kind == "sequence")
+        }
+        self.queries = nn.Parameter(0.02 * torch.randn(len(self.sequences), tokens, dim)) if self.sequences else None
+        self.weight = stacked_maps(len(modalities), tokens, dim, dim)
+        self.bias = nn.Parameter(0.02 * torch.randn(len(modalities), tokens, dim))
+        self.attention = Softmax(1, dim)
+
+    def forward(self, given: Mapping[str, Tokens]) -> tuple[Tensor, Tensor]:
+        """Tokens (B,T,D) by modality name, in any order; one that is not given is absent.
+
+        Returns:
+            x (B,M,n,D), zero where absent, in the spec's order, and presence (B,M).
+        """
+        present = stack_presence(given, self.names)
+        batch, dim = present.shape[0], self.bias.shape[-1]
+        empty = next(iter(given.values())).values.new_zeros(()).expand(batch, self.tokens, dim)
+        pooled = torch.stack([self._pool(name, given[name]) if name in given else empty for name in self.names], dim=1)
+        x = torch.einsum("bmnd,mnde->bmne", pooled, self.weight) + self.bias
+        return x.masked_fill(~present[..., None, None], 0), present
+
+    def _pool(self, name: str, tokens: Tokens) -> Tensor:
+        """Tokens (B,T,D) -> (B,n,D)."""
+        values = tokens.values.masked_fill(~tokens.mask[..., None], 0)
+        if name not in self.sequences:
+            assert values.shape[1] == 1, f"modality {name} is a vector but its encoder gave {values.shape[1]} tokens"
+            return values.expand(-1, self.tokens, -1)
+        assert self.queries is not None
+        queries = self.queries[self.sequences[name]].to(values.dtype).expand(len(values), 1, -1, -1)
+        keys = values[:, None]
+        pooled: Tensor = self.attention(queries, keys, keys, key_mask=tokens.mask)
+        return pooled[:, 0]
+
+
+def stack_presence(given: Mapping[str, Tokens], names: Sequence[str]) -> Tensor:
+    """(B,M) bool in the order of `names`; a modality that is not given is absent."""
+    assert given, "no modality was given, so that the batch has no size"
+    absent = torch.zeros_like(next(iter(given.values())).present)
+    return torch.stack([given[name].present if name in given else absent for name in names], dim=1)
+
+
+def mean_tokens(x: Tensor, present: Tensor) -> Tensor:
+    """Mean over the tokens of each modality (or pair of modalities), zero where absent.
+
+    Args:
+        x: (B,M,n,D); the n tokens of a modality are all valid or all masked.
+        present: (B,M) bool, True = valid.
+
+    Returns:
+        (B,M,D).
+    """
+    return x.mean(dim=2).masked_fill(~present[..., None], 0)
+
+
+def stack_vectors(given: Mapping[str, Tokens], names: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """One vector per modality, the masked mean over its tokens, as the authors' heads take it.
+
+    Returns:
+        x (B,M,D), zero where absent, in the order of `names`, and presence (B,M).
+    """
+    present = stack_presence(given, names)
+    first = next(iter(given.values())).values
+    empty = first.new_zeros(()).expand(first.shape[0], first.shape[2])
+    return torch.stack([_masked_mean(given[name]) if name in given else empty for name in names], dim=1), present
+
+
+def _masked_mean(tokens: Tokens) -> Tensor:
+    """Tokens (B,T,D) -> (B,D), zero where absent."""
+    total = tokens.values.masked_fill(~tokens.mask[..., None], 0).sum(dim=1)
+    return total / tokens.mask.sum(dim=1, keepdim=True).clamp_min(1)

@@ -1,0 +1,121 @@
+"""FusionModel: encoders -> modality dropout -> fusion head -> output network."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ovo_clinic.errors import UserError
+from ovo_clinic.registry import ENCODERS, FUSION, suggest
+from ovo_clinic.types import Batch, Modality, Tokens, modality_names
+
+NamedOptions = tuple[str, Mapping[str, Any]]
+"""A registered name and its options."""
+
+
+class FusionModel(nn.Module):
+    """One encoder per modality, one fusion head, one output network.
+
+    Args:
+        modalities: in the spec's order.
+        encoders: modality -> encoder; `default` serves those that are not named.
+        fusion: the head.
+        dim: D, the width of every token.
+        outputs: K.
+        output: `hidden` = LayerNorm and one hidden layer; `linear` = one linear layer (the paper's).
+        dropout: in the output network.
+        modality_dropout: probability that a present modality is hidden during training; at least one is kept.
+
+    Raises:
+        UserError: an unknown name or option, by its full path, or a modality without an encoder.
+    """
+
+    def __init__(
+        self,
+        modalities: Sequence[Modality],
+        encoders: Mapping[str, NamedOptions],
+        fusion: NamedOptions,
+        *,
+        dim: int = 64,
+        outputs: int = 1,
+        output: Literal["hidden", "linear"] = "hidden",
+        dropout: float = 0.1,
+        modality_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.names = modality_names(modalities)
+        self.modality_dropout = modality_dropout
+        chosen = _encoder_choices(self.names, encoders)
+        # A list, not a ModuleDict: a modality may be called `values` or `type`, which a ModuleDict refuses.
+        self.encoders = nn.ModuleList(
+            ENCODERS.build(name, modality, dim, options=options, path=f"model.encoders.{modality.name}")
+            for modality, (name, options) in zip(modalities, chosen, strict=True)
+        )
+        self.fusion = FUSION.build(fusion[0], dim, modalities, options=fusion[1], path="model.fusion")
+        width = self.fusion.out_dim
+        self.output: nn.Module = nn.Linear(width, outputs)
+        if output == "hidden":
+            hidden = [nn.LayerNorm(width), nn.Linear(width, dim), nn.GELU(), nn.Dropout(dropout)]
+            self.output = nn.Sequential(*hidden, nn.Linear(dim, outputs))
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Logits (B,K)."""
+        tokens = self.encode(batch)
+        if self.training and self.modality_dropout:
+            tokens = drop_modalities(tokens, self.modality_dropout)
+        logits: Tensor = self.output(self.fusion(tokens))
+        return logits
+
+    def encode(self, batch: Batch) -> dict[str, Tokens]:
+        """Tokens (B,T,D) by modality name, in the spec's order."""
+        return {
+            name: encode_present(encoder, batch.inputs[name], batch.masks[name])
+            for name, encoder in zip(self.names, self.encoders, strict=True)
+        }
+
+
+def _encoder_choices(names: Sequence[str], encoders: Mapping[str, NamedOptions]) -> list[NamedOptions]:
+    """The encoder of each modality."""
+    for name in encoders:
+        if name != "default" and name not in names:
+            raise UserError(f"model.encoders: there is no modality '{name}'{suggest(name, ['default', *names])}")
+    for name in names:
+        if name not in encoders and "default" not in encoders:
+            raise UserError(f"model.encoders: modality '{name}' has no encoder; name one for it, or a default")
+    return [encoders[name] if name in encoders else encoders["default"] for name in names]
+
+
+def encode_present(encoder: nn.Module, x: Tensor, mask: Tensor) -> Tokens:
+    """Encodes the rows in which the modality is present; the others are zero.
+
+    A modality that is absent from the whole batch has its encoder run on one masked row, whose tokens are zero: every
+    parameter keeps its place in the graph, which distributed training needs.
+
+    Args:
+        encoder: an Encoder.
+        x: (B,F) or (B,T,F).
+        mask: (B,T) bool, True = valid.
+    """
+    present = mask.any(dim=1)
+    if present.all():
+        tokens: Tokens = encoder(x, mask)
+        return tokens
+    rows = present.nonzero()[:, 0] if present.any() else torch.zeros(1, dtype=torch.long, device=x.device)
+    some: Tokens = encoder(x[rows], mask[rows])
+    batch = len(mask)
+    values = some.values.new_zeros(batch, *some.values.shape[1:]).index_copy(0, rows, some.values)
+    return Tokens(values, some.mask.new_zeros(batch, some.mask.shape[1]).index_copy(0, rows, some.mask))
+
+
+def drop_modalities(tokens: Mapping[str, Tokens], probability: float) -> dict[str, Tokens]:
+    """Hides each present modality of each unit with a probability; at least one stays. Uses torch's generator."""
+    present = torch.stack([modality.present for modality in tokens.values()], dim=1)
+    draw = torch.rand(present.shape, device=present.device)
+    # The present modality with the largest draw is kept: nothing changes where any present one is kept anyway.
+    last = draw.masked_fill(~present, -1).argmax(dim=1, keepdim=True)
+    keep = (draw >= probability).scatter(1, last, True)
+    return {
+        name: Tokens(modality.values * keep[:, i, None, None], modality.mask & keep[:, i, None])
+        for i, (name, modality) in enumerate(tokens.items())
+    }
