@@ -1,7 +1,5 @@
 """Experiment: a data set's task, one encoder per modality, one fusion head and the training settings (configs/*.yaml)."""
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ovo_clinic import resources, spec
+from ovo_clinic import provenance, resources, spec
 from ovo_clinic.errors import UserError
 from ovo_clinic.registry import Options, check
 from ovo_clinic.spec import DatasetSpec, SplitSpec, TaskSpec
@@ -49,6 +47,7 @@ class ModelConfig(Options):
         output: `hidden` = LayerNorm and one hidden layer; `linear` = one linear layer (the paper's).
         dropout: in the output network.
         modality_dropout: probability that a present modality is hidden during training; at least one is kept.
+        allow_unsafe: also train and evaluate heads that let patients of one batch see each other (`*_reference`).
     """
 
     dim: int = Field(64, ge=1)
@@ -57,6 +56,7 @@ class ModelConfig(Options):
     output: Literal["hidden", "linear"] = "hidden"
     dropout: float = Field(0.1, ge=0, lt=1)
     modality_dropout: float = Field(0.0, ge=0, lt=1)
+    allow_unsafe: bool = False
 
 
 class TrainingConfig(Options):
@@ -68,6 +68,7 @@ class TrainingConfig(Options):
         monitor: validation metric that selects the epoch (default: the task's).
         imbalance: `pos_weight` weighs positives up in the loss, `balanced_sampler` draws classes equally often; both
             shift calibration.
+        threads: CPU threads of torch in one run; sums are split by thread, so another number gives other last digits.
         accelerator, devices, precision: as in Lightning (`cpu`, `gpu`, `auto`; 1, 2, ...; `32-true`, `bf16-mixed`, ...).
     """
 
@@ -79,6 +80,7 @@ class TrainingConfig(Options):
     weight_decay: float = Field(1e-2, ge=0)
     gradient_clip: float = Field(1.0, gt=0)
     imbalance: Literal["none", "pos_weight", "balanced_sampler"] = "none"
+    threads: int = Field(1, ge=1)
     accelerator: str = "auto"
     devices: int | str = 1
     precision: str = "32-true"
@@ -138,7 +140,7 @@ class Experiment(Options):
 
     def digest(self) -> str:
         """sha256 of `resolved`."""
-        return hashlib.sha256(json.dumps(self.resolved(), sort_keys=True).encode()).hexdigest()
+        return provenance.digest_of(self.resolved())
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,13 @@ is a hash of everything that decides its content: the spec, the task's resolved 
 pipeline and of this package's data modules, and the raw files' names, sizes and sampled content.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,11 +22,13 @@ import numpy.typing as npt
 import polars as pl
 
 import ovo_clinic
-from ovo_clinic import arrays, raw, resources, spec, splitting, tables
+from ovo_clinic import arrays, provenance, raw, registry, resources, spec, splitting, tables
 from ovo_clinic.errors import UserError
-from ovo_clinic.experiment import DataRequest
+from ovo_clinic.experiment import DataRequest, Experiment
+from ovo_clinic.spec import TaskSpec
 
 _FORMAT = 1
+_TASK_FIELDS = ("title", "kind", "target", "classes", "leaky")
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,11 @@ class Prepared:
     def split(self) -> npt.NDArray[np.str_]:
         """(N,) `train`, `validation` or `test`."""
         return pl.read_parquet(self.folder / "split.parquet")["split"].to_numpy().astype("<U10")
+
+    @property
+    def task(self) -> TaskSpec:
+        """The task, as far as training and evaluation need it."""
+        return TaskSpec(**{name: self.manifest[name] for name in _TASK_FIELDS})
 
     @property
     def modalities(self) -> list[str]:
@@ -97,21 +106,38 @@ def prepare(request: DataRequest, folders: Mapping[str, Path]) -> Prepared:
         raise UserError(f"--raw: data set '{request.spec.name}' needs the folder of its raw files")
     raw_folder = raw.RawFolder(folders, request.spec.tables if request.spec.raw else {})
     files = raw_folder.fingerprint()
-    key = _digest({"request": _request_digest(request), "files": files})[:32]
+    key = provenance.digest_of({"request": _request_digest(request), "files": files})[:32]
     parent = resources.home() / "cache" / request.spec.name
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     target = parent / key
-    if not (target / "manifest.json").is_file():
-        _remove_abandoned(parent)
-        working = parent / f"{key}.partial-{os.getpid()}"
-        working.mkdir(mode=0o700)
-        try:
-            _write(request, raw_folder, files, key, working)
-            _publish(working, target)
-        finally:
+    _remove_abandoned(parent)
+    with _locked(parent / f"{key}.lock"):
+        if not (target / "manifest.json").is_file():
+            working = parent / f"{key}.partial"
             shutil.rmtree(working, ignore_errors=True)
+            working.mkdir(mode=0o700)
+            try:
+                _write(request, raw_folder, files, key, working)
+                working.rename(target)
+            finally:
+                shutil.rmtree(working, ignore_errors=True)
     _remember(request, parent, key)
     return Prepared.open(target)
+
+
+def prepare_task(experiment: Experiment, raw_folder: str | Path | None) -> Prepared:
+    """The prepared data set of an experiment: from its raw folder, or as last prepared where none is given.
+
+    Raises:
+        UserError: no such folder, anything wrong with the raw files, or not prepared yet.
+    """
+    request = experiment.data_request()
+    if raw_folder is None:
+        return find(request)
+    folder = Path(raw_folder)
+    if not folder.is_dir():
+        raise UserError(f"--raw: {folder} is not a folder")
+    return prepare(request, {"": folder})
 
 
 def find(request: DataRequest) -> Prepared:
@@ -135,7 +161,7 @@ def find(request: DataRequest) -> Prepared:
 def _request_digest(request: DataRequest) -> str:
     sources = [resources.find("pipelines", request.spec.pipeline, request.spec_path.parent)]
     sources += [Path(str(module.__file__)) for module in (arrays, raw, splitting, tables)] + [Path(__file__)]
-    return _digest(
+    return provenance.digest_of(
         {
             "format": _FORMAT,
             "spec": request.spec.digest(),
@@ -148,17 +174,14 @@ def _request_digest(request: DataRequest) -> str:
     )
 
 
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
-
-
 def _write(request: DataRequest, raw_folder: raw.RawFolder, files: list[Any], key: str, folder: Path) -> None:
     function = spec.pipeline_function(request.spec, request.task_name, request.spec_path)
-    result: tables.Tables = function(raw_folder, request.spec, **request.options)
+    options = registry.arguments(function, request.options, "data")
+    result: tables.Tables = function(raw_folder, request.spec, **options)
     cohort = _checked_cohort(result, request)
     split = splitting.split_units(cohort, request.split, request.task.target, request.task.identifiers)
     modalities = {}
-    for name in request.spec.modalities:
+    for name in (name for name in request.spec.modalities if name in result.modalities):
         array = arrays.build(result.modalities[name], cohort["unit_id"], split == "train")
         _check_columns(name, array, request)
         array.write(folder, name)
@@ -176,7 +199,7 @@ def _write(request: DataRequest, raw_folder: raw.RawFolder, files: list[Any], ke
         "key": key,
         "dataset": request.spec.name,
         "task": request.task_name,
-        **request.task.model_dump(include={"title", "kind", "target", "classes", "leaky"}),
+        **request.task.model_dump(include=set(_TASK_FIELDS)),
         "options": dict(request.options),
         "split": request.split.model_dump(),
         "units": {part: int((split == part).sum()) for part in splitting.SPLITS},
@@ -216,8 +239,9 @@ def _checked_cohort(result: tables.Tables, request: DataRequest) -> pl.DataFrame
     if cohort["unit_id"].n_unique() != cohort.height:
         raise UserError(f"task '{request.task_name}': a unit_id stands in two rows of the cohort")
     _check_labels(cohort, request)
-    absent = [name for name in request.spec.modalities if name not in result.modalities]
-    assert not absent, f"the pipeline returned no table for {absent}"
+    unknown = [name for name in result.modalities if name not in request.spec.modalities]
+    assert not unknown, f"the pipeline returned modalities that the spec does not name: {unknown}"
+    assert result.modalities, "the pipeline returned no modality"
     return cohort
 
 
@@ -248,15 +272,6 @@ def _check_columns(name: str, array: arrays.ModalityArray, request: DataRequest)
         raise UserError(f"{request.spec_path}: modality '{name}' uses columns that state the outcome: {', '.join(used)}")
 
 
-def _publish(working: Path, target: Path) -> None:
-    """Gives a complete folder its name; one that another process published meanwhile is as good."""
-    try:
-        working.rename(target)
-    except OSError:
-        if not (target / "manifest.json").is_file():
-            raise
-
-
 def _remember(request: DataRequest, parent: Path, key: str) -> None:
     pointer = parent / f"{_request_digest(request)[:32]}.latest"
     temporary = pointer.with_suffix(f".{os.getpid()}")
@@ -264,13 +279,26 @@ def _remember(request: DataRequest, parent: Path, key: str) -> None:
     temporary.replace(pointer)
 
 
+@contextmanager
+def _locked(path: Path, wait: bool = True) -> Iterator[bool]:
+    """Holds a lock that ends with its process, however that ends; yields whether it was got."""
+    with path.open("w") as file:
+        path.chmod(0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        except OSError as error:
+            raise UserError(
+                f"OVO_CLINIC_HOME: the file system of {path.parent} has no locks ({error.strerror}); set it to another"
+            ) from None
+        yield True
+
+
 def _remove_abandoned(parent: Path) -> None:
     """Removes working folders whose process is gone."""
-    for path in parent.glob("*.partial-*"):
-        process = int(path.name.rpartition("-")[2])
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            shutil.rmtree(path, ignore_errors=True)
-        except PermissionError:
-            continue
+    for path in parent.glob("*.partial"):
+        with _locked(path.with_suffix(".lock"), wait=False) as free:
+            if free:
+                shutil.rmtree(path, ignore_errors=True)

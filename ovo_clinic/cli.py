@@ -1,0 +1,283 @@
+"""The console script `ovo-clinic`: thin commands around `ovo_clinic.verbs` and its neighbours.
+
+Heavy imports stand inside the commands that need them, so that `--help` and the data commands start at once.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import click
+import typer
+from rich.console import Console
+
+from ovo_clinic import __version__
+from ovo_clinic.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ovo_clinic.prepare import Prepared
+    from ovo_clinic.verbs import Study
+
+app = typer.Typer(
+    name="ovo-clinic",
+    help="From raw clinical files to a sound, tracked comparison of multimodal fusion methods.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+# Without a terminal rich assumes 80 columns and cuts the tables.
+out = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+err = Console(stderr=True, highlight=False)
+
+Task = Annotated[str, typer.Argument(help="A task's name (see `list configs`), or the path of a config.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as training.learning_rate=1e-4.")
+]
+Raw = Annotated[Path | None, typer.Option("--raw", help="Folder of the raw files; not needed once the task is prepared.")]
+Uri = Annotated[str | None, typer.Option("--tracking-uri", help="MLflow store; default: sqlite under OVO_CLINIC_HOME.")]
+Remote = Annotated[bool, typer.Option("--allow-remote-tracking", help="Permit a store on another machine.")]
+Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Parallel processes; default: one per core.")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+    if version:
+        out.print(__version__)
+        raise typer.Exit
+
+
+@app.command()
+def demo(
+    patients: Annotated[int, typer.Option(min=200, help="People in the synthetic data.")] = 6000,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per head and modality.")] = 5,
+    workers: Workers = None,
+) -> None:
+    """The main job with nothing to download: synthetic eICU -> prepare -> compare -> table, figures, MLflow."""
+    from ovo_clinic import verbs
+
+    out.print(f"Synthetic eICU data of {patients} people; the label's true probabilities are known.")
+    with _progress("training") as advance:
+        found = verbs.demo(patients=patients, seeds=seeds, workers=workers, on_progress=advance)
+    _print_attrition(found.study.comparison.prepared)
+    _print_study(found.study)
+    single, start = found.best_single
+    out.print(
+        f"\nAUROC on the test units: oracle {100 * found.oracle:.1f} (the probabilities that the labels were drawn from), "
+        f"best single modality {100 * start:.1f} ({single})."
+    )
+    for head, gain in found.gains.items():
+        out.print(f"  {head} goes {100 * gain:.0f} % of the way from the best single modality to the oracle")
+
+
+@app.command()
+def synth(
+    dataset: Annotated[str, typer.Argument(help="Which data set's raw folder to imitate.")],
+    folder: Annotated[Path, typer.Option("--out", help="A new folder.")],
+    patients: Annotated[int | None, typer.Option(min=1, help="People.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed writes the same bytes.")] = 0,
+) -> None:
+    """Writes a schema-faithful synthetic raw folder with a planted, known signal."""
+    from ovo_clinic.registry import SYNTHETIC
+
+    options = {"seed": seed} | ({} if patients is None else {"patients": patients})
+    SYNTHETIC.build(dataset, folder, options=options)
+    for path in sorted(folder.iterdir()):
+        out.print(f"{path}  {path.stat().st_size:,} bytes")
+
+
+@app.command()
+def prepare(task: Task, overrides: Overrides = None, raw: Raw = None) -> None:
+    """Turns raw files into a cached dataset, and prints who is in it."""
+    _print_prepared(_prepared(task, overrides, raw))
+
+
+@app.command()
+def export(
+    task: Task,
+    folder: Annotated[Path, typer.Option("--out", help="A new folder.")],
+    overrides: Overrides = None,
+    raw: Raw = None,
+    kind: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="csv.gz or parquet.")] = "csv",
+) -> None:
+    """Writes the prepared cohort, split, presence and unscaled, named features for other tools."""
+    from ovo_clinic.export import export as write
+
+    for path in write(_prepared(task, overrides, raw), folder, kind):
+        out.print(str(path))
+    out.print("These files hold patient-level rows: keep them where the raw data may lie.")
+
+
+@app.command()
+def train(
+    task: Task, overrides: Overrides = None, raw: Raw = None, tracking_uri: Uri = None, allow_remote_tracking: Remote = False
+) -> None:
+    """Trains one model."""
+    from ovo_clinic import verbs
+
+    run = verbs.train(
+        task, overrides or (), raw=raw, tracking_uri=tracking_uri, allow_remote_tracking=allow_remote_tracking
+    )
+    if run.result["task"]["leaky"]:
+        out.print(f"LEAKY TASK: {run.result['task']['leaky']}", style="bold red")
+    for warning in run.result["warnings"]:
+        out.print(f"warning: {warning}", style="yellow")
+    for split, metrics in run.result["metrics"].items():
+        out.print(f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+    out.print(f"best epoch {run.result['best_epoch']} of {len(run.result['history'])}; run folder {run.folder}")
+    _print_mlflow(run.tracking_uri)
+
+
+@app.command()
+def compare(
+    task: Task,
+    overrides: Overrides = None,
+    raw: Raw = None,
+    fusion: Annotated[str | None, typer.Option(help="Heads, separated by commas; default: the config's.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs per head; default: the config's.")] = None,
+    unimodal: Annotated[bool | None, typer.Option(help="Also train every modality alone.")] = None,
+    workers: Workers = None,
+    tracking_uri: Uri = None,
+    allow_remote_tracking: Remote = False,
+) -> None:
+    """Trains several fusion heads over the same seeds and splits, with statistics."""
+    from ovo_clinic import verbs
+
+    with _progress("training") as advance:
+        study = verbs.compare(
+            task,
+            overrides or (),
+            raw=raw,
+            fusion=[name.strip() for name in fusion.split(",") if name.strip()] if fusion else None,
+            seeds=seeds,
+            unimodal=unimodal,
+            workers=workers,
+            tracking_uri=tracking_uri,
+            allow_remote_tracking=allow_remote_tracking,
+            on_progress=advance,
+        )
+    _print_study(study)
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[
+        Literal["fusion", "attention", "encoders", "datasets", "configs"], typer.Argument(help="What to list.")
+    ],
+) -> None:
+    """Says what there is, one line each."""
+    for name, line in _entries(kind):
+        out.print(f"{name:28s} {line}")
+
+
+def _entries(kind: str) -> Iterator[tuple[str, str]]:
+    from ovo_clinic import experiment, registry, resources, spec
+
+    if kind == "datasets":
+        for name in resources.names("data_specs"):
+            yield name, spec.load(name)[0].title
+    elif kind == "configs":
+        for name in resources.names("configs"):
+            found = experiment.load(name)
+            yield name, spec.load(found.dataset, found.folder)[0].task(found.task).title
+    else:
+        registered = {"fusion": registry.FUSION, "attention": registry.ATTENTION, "encoders": registry.ENCODERS}[kind]
+        for name in registered.names():
+            yield name, registered.describe(name)
+
+
+def _prepared(task: str, overrides: list[str] | None, raw: Path | None) -> "Prepared":
+    from ovo_clinic import experiment
+    from ovo_clinic.prepare import prepare_task
+
+    return prepare_task(experiment.load(task, overrides or ()), raw)
+
+
+def _print_prepared(prepared: "Prepared") -> None:
+    manifest = prepared.manifest
+    _print_attrition(prepared)
+    sizes = ", ".join(f"{name} {manifest['units'][name]} ({manifest['patients'][name]} patients)" for name in manifest["units"])
+    out.print(f"Split by patient: {sizes}")
+    for name, entry in manifest["modalities"].items():
+        present = sum(entry["present"].values()) / prepared.cohort.height
+        out.print(f"  {name:14s} {len(entry['columns']):5d} features, present in {100 * present:5.1f} % of units")
+    for note, value in manifest["notes"].items():
+        out.print(f"  note: {note}: {value}")
+    out.print(f"Prepared: {prepared.folder}")
+
+
+def _print_attrition(prepared: "Prepared") -> None:
+    manifest = prepared.manifest
+    if manifest["leaky"]:
+        out.print(f"LEAKY TASK: {manifest['leaky']}", style="bold red")
+    out.print(manifest["title"])
+    for step in manifest["attrition"]:
+        positives = "" if step["positives"] is None else f", {step['positives']} positive"
+        out.print(f"  {step['units']:>9,} units, {step['patients']:>9,} patients{positives}: {step['rule']}")
+
+
+def _print_study(study: "Study") -> None:
+    from ovo_clinic import report
+
+    _print_table(report.printable(study.table, study.comparison.prepared.manifest["classes"]))
+    out.print(report.caption(study.comparison, study.table))
+    for note in study.table.notes:
+        out.print(f"note: {note}", style="yellow")
+    out.print(f"\nTables (csv, LaTeX) and figures: {study.comparison.folder}")
+    for path in study.figures.values():
+        out.print(f"  {path.name}")
+    _print_mlflow(study.tracking_uri)
+
+
+def _print_table(frame: "pd.DataFrame") -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for position, column in enumerate(frame.columns):
+        table.add_column(column, justify="left" if position == 0 else "right", overflow="fold")
+    for row in frame.itertuples(index=False):
+        table.add_row(*(str(cell) for cell in row))
+    out.print(table)
+
+
+def _print_mlflow(uri: str) -> None:
+    out.print(f"MLflow: mlflow ui --backend-store-uri {uri}", soft_wrap=True)
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar with rate and time left on a terminal, and nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def main() -> None:
+    """Runs the command line: 0 done, 1 a finding, 2 a user's mistake, 130 interrupted."""
+    try:
+        code = app(standalone_mode=False)
+    except UserError as error:
+        err.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
+        sys.exit(2)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        err.print("interrupted; finished runs are kept, and the same command goes on from there")
+        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

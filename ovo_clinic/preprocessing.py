@@ -1,0 +1,106 @@
+"""Imputation, missing-value indicators and scaling, fitted on training rows only and saved with the run."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ovo_clinic.arrays import Column, ModalityArray
+
+# A robust bound: a measurement further than this from the training mean carries no more than "extreme".
+CLIP_SD = 10.0
+_BLOCK = 64  # columns fitted at once, so that memory stays at a fraction of the array
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How one modality's raw columns become input features.
+
+    Attributes:
+        columns: names of the raw columns the scaling was fitted for, checked when it is applied to other data.
+        fill: value put where a number is missing (median of the training rows).
+        center, scale: mean and standard deviation of the training rows after filling; 0 and 1 for 0/1 columns.
+        indicators: for each group of columns with a missing value in the training rows, one of its columns: whether
+            that column is missing is an input feature of its own.
+    """
+
+    columns: list[str]
+    fill: list[float]
+    center: list[float]
+    scale: list[float]
+    indicators: list[int]
+
+    @property
+    def features(self) -> list[str]:
+        """Names of the input features, F in number."""
+        return [*self.columns, *(f"{self.columns[index]} missing" for index in self.indicators)]
+
+    def apply(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Raw rows (N, columns) -> input features (N,F), finite."""
+        raw = values.astype(np.float32)
+        missing = np.isnan(raw)
+        filled = np.where(missing, np.asarray(self.fill, dtype=np.float32), raw)
+        scaled = (filled - np.asarray(self.center, dtype=np.float32)) / np.asarray(self.scale, dtype=np.float32)
+        np.clip(scaled, -CLIP_SD, CLIP_SD, out=scaled)
+        if not self.indicators:
+            return scaled
+        return np.concatenate([scaled, missing[:, self.indicators].astype(np.float32)], axis=1)
+
+
+def fit(array: ModalityArray, training: npt.NDArray[np.int64]) -> Scaling:
+    """The scaling of one modality.
+
+    Args:
+        array: as prepared.
+        training: training rows; only those in which the modality is present are read.
+    """
+    rows = training[array.present[training]]
+    if array.offsets is not None:
+        starts, ends = array.offsets[rows], array.offsets[rows + 1]
+        rows = np.concatenate([np.arange(a, b) for a, b in zip(starts, ends, strict=True)] or [rows[:0]])
+    width = len(array.columns)
+    fill, center, scale = np.zeros(width), np.zeros(width), np.ones(width)
+    seen_missing = np.zeros(width, dtype=np.bool_)
+    measured = np.flatnonzero([column.role != "binary" for column in array.columns])
+    for block in np.array_split(measured, max(1, -(-measured.size // _BLOCK))):
+        if rows.size == 0 or block.size == 0:
+            continue
+        values = array.values[np.ix_(rows, block)].astype(np.float64)
+        missing = np.isnan(values)
+        seen_missing[block] = missing.any(axis=0)
+        empty = missing.all(axis=0)
+        values[:, empty] = 0.0
+        fill[block] = np.nanmedian(values, axis=0)
+        filled = np.where(np.isnan(values), fill[block], values)
+        center[block], deviation = filled.mean(axis=0), filled.std(axis=0)
+        scale[block] = np.where(deviation > 1e-8 * np.maximum(1.0, np.abs(center[block])), deviation, 1.0)
+    return Scaling(
+        columns=[column.name for column in array.columns],
+        fill=fill.tolist(),
+        center=center.tolist(),
+        scale=scale.tolist(),
+        indicators=_indicator_columns(array.columns, seen_missing),
+    )
+
+
+def _indicator_columns(columns: Sequence[Column], missing: npt.NDArray[np.bool_]) -> list[int]:
+    """The first numeric column of every group that is missing somewhere in the training rows."""
+    first: dict[str, int] = {}
+    for index, column in enumerate(columns):
+        if column.role == "numeric" and missing[index]:
+            first.setdefault(column.group, index)
+    return sorted(first.values())
+
+
+def save(scalings: Mapping[str, Scaling], path: Path) -> None:
+    """Writes the scalings of all modalities as JSON (aggregates of training rows, no rows)."""
+    path.write_text(json.dumps({name: asdict(value) for name, value in scalings.items()}) + "\n", encoding="utf-8")
+
+
+def load(path: Path) -> dict[str, Scaling]:
+    """Reads what `save` wrote."""
+    return {name: Scaling(**value) for name, value in json.loads(path.read_text(encoding="utf-8")).items()}

@@ -1,0 +1,215 @@
+"""The tables of a comparison: one row per head or modality, p-values, and how they are printed and saved."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import polars as pl
+
+from ovo_clinic import statistics
+from ovo_clinic.study import Comparison
+
+# Metrics of the table by kind of task; p-values are given for the first two.
+HEADLINE: Mapping[str, tuple[str, ...]] = {
+    "binary": ("auroc", "auprc", "auprc_negative"),
+    "multiclass": ("auroc_ovo", "balanced_accuracy"),
+    "multilabel": ("auroc_macro", "auprc_macro", "auroc_micro"),
+}
+RESAMPLES = 1000
+
+
+@dataclass(frozen=True)
+class ComparisonTable:
+    """The numbers of a study, all on the test split.
+
+    Attributes:
+        rows: one row per arm: model, kind, present (share of test units with the modality), macs and parameters,
+            delta_macs (per sample, minus concat's), and for each metric its mean, sd over seeds, and for binary tasks the
+            bounds of the patient bootstrap.
+        p_values: one row per metric and head: against which other head, the difference with its bootstrap bounds, Welch
+            and paired p-values over seeds, raw and Holm-corrected.
+        prevalence: share of positives among the test units (binary tasks).
+        notes: what a reader must know.
+    """
+
+    rows: pd.DataFrame
+    p_values: pd.DataFrame
+    prevalence: float | None
+    notes: list[str]
+
+
+def predictions(comparison: Comparison, label: str) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Test predictions (S,N) or (S,N,K) of one arm by seed, and the cohort rows (N,)."""
+    values, rows = [], np.empty(0, dtype=np.int64)
+    for folder in comparison.run_folders[label]:
+        frame = pl.read_parquet(folder / "predictions.parquet").filter(pl.col("split") == "test")
+        rows = frame["row"].to_numpy()
+        values.append(frame.select(pl.col("^probability_.*$")).to_numpy().astype(np.float64))
+    stacked = np.stack(values)
+    return (stacked[..., 0] if stacked.shape[-1] == 1 else stacked), rows
+
+
+def comparison_table(comparison: Comparison) -> ComparisonTable:
+    """Computes the table of a study."""
+    kind = comparison.prepared.manifest["kind"]
+    metrics = HEADLINE[kind]
+    bootstrap = _bootstrap(comparison, metrics) if kind == "binary" else None
+    concat = next((label for label in comparison.heads if label.split("(")[0] == "concat"), None)
+    base = _macs(comparison, concat) if concat else None
+    rows = []
+    for arm in comparison.arms:
+        results = comparison.results[arm.label]
+        row: dict[str, object] = {"model": arm.label, "kind": arm.kind, "seeds": len(results)}
+        row["present"] = _present(comparison, arm.label) if arm.kind == "modality" else 1.0
+        row["parameters"] = results[0]["costs"]["parameters"]
+        row["macs"] = _macs(comparison, arm.label)
+        row["delta_macs"] = row["macs"] - base if base is not None and arm.kind == "head" else None  # type: ignore[operator]
+        for metric in metrics:
+            values = scores(comparison, arm.label, metric)
+            row[f"{metric}_mean"] = values.mean()
+            row[f"{metric}_sd"] = values.std(ddof=1) if values.size > 1 else np.nan
+            if bootstrap is not None:
+                interval = bootstrap.interval(arm.label, metric)
+                row[f"{metric}_low"], row[f"{metric}_high"] = interval.low, interval.high
+        rows.append(row)
+    first = next(iter(comparison.results.values()))[0]
+    return ComparisonTable(
+        rows=pd.DataFrame(rows),
+        p_values=_p_values(comparison, metrics[:2], bootstrap),
+        prevalence=first["metrics"]["test"].get("prevalence"),
+        notes=_notes(comparison),
+    )
+
+
+def scores(comparison: Comparison, label: str, metric: str) -> npt.NDArray[np.float64]:
+    """(S,) a test metric of every seed."""
+    return np.array([result["metrics"]["test"][metric] for result in comparison.results[label]], dtype=np.float64)
+
+
+def _macs(comparison: Comparison, label: str) -> float:
+    costs = comparison.results[label][0]["costs"]
+    return float(costs["macs"]["total"])
+
+
+def _present(comparison: Comparison, modality: str) -> float:
+    return float(comparison.prepared.array(modality).present[comparison.prepared.rows("test")].mean())
+
+
+def _bootstrap(comparison: Comparison, metrics: Sequence[str]) -> statistics.Bootstrap:
+    found = {arm.label: predictions(comparison, arm.label) for arm in comparison.arms}
+    rows = comparison.prepared.rows("test")
+    for label, (_, own) in found.items():
+        assert np.array_equal(own, rows), f"{label} was evaluated on other units"
+    return statistics.bootstrap_by_patient(
+        {label: values for label, (values, _) in found.items()},
+        comparison.prepared.target[rows],
+        comparison.prepared.cohort["patient_id"].gather(rows).to_numpy(),
+        metrics,
+        RESAMPLES,
+    )
+
+
+def _p_values(comparison: Comparison, metrics: Sequence[str], bootstrap: statistics.Bootstrap | None) -> pd.DataFrame:
+    """Every head against the best of the other heads, over seeds, corrected for the number of heads by Holm."""
+    rows = []
+    for metric in metrics:
+        values = {label: scores(comparison, label, metric) for label in comparison.heads}
+        found = []
+        for label in comparison.heads:
+            others = [other for other in comparison.heads if other != label]
+            if not others:
+                continue
+            best = max(others, key=lambda other: values[other].mean())
+            welch = statistics.welch_t_test(values[label], values[best])
+            paired = statistics.paired_t_test(values[label], values[best])
+            row = {
+                "metric": metric,
+                "model": label,
+                "against": best,
+                "difference": welch.difference,
+                "welch_p": welch.p_value,
+                "paired_p": paired.p_value,
+            }
+            if bootstrap is not None:
+                interval = bootstrap.difference(label, best, metric)
+                row |= {"difference_low": interval.low, "difference_high": interval.high}
+            found.append(row)
+        for name in ("welch", "paired"):
+            for row, corrected in zip(found, statistics.holm([row[f"{name}_p"] for row in found]), strict=True):
+                row[f"{name}_p_holm"] = float(corrected)
+        rows += found
+    return pd.DataFrame(rows)
+
+
+def _notes(comparison: Comparison) -> list[str]:
+    notes = []
+    if comparison.prepared.manifest["leaky"]:
+        notes.append(f"LEAKY TASK: {comparison.prepared.manifest['leaky']}")
+    for label, results in comparison.results.items():
+        if results[0]["unsafe"]:
+            notes.append(f"{label} is unsafe: {results[0]['unsafe']}")
+        notes += [f"{label}: {warning}" for warning in results[0]["warnings"]]
+    return list(dict.fromkeys(notes))
+
+
+def printable(table: ComparisonTable, classes: Sequence[str]) -> pd.DataFrame:
+    """The table as text: percent with one digit, mean +- sd over seeds, [95 % interval over patients]."""
+    percent = lambda value: f"{100 * value:.1f}"  # noqa: E731
+    metrics = [name.removesuffix("_mean") for name in table.rows.columns if name.endswith("_mean")]
+    lines = []
+    for _, row in table.rows.iterrows():
+        alone = row["kind"] == "modality"
+        line = {"model": f"{row['model']} (alone, {percent(row['present'])} %)" if alone else row["model"]}
+        line["MACs - concat"] = "" if pd.isna(row["delta_macs"]) else f"{row['delta_macs']:,.0f}"
+        line["parameters"] = f"{row['parameters']:,.0f}"
+        for metric in metrics:
+            text = f"{percent(row[f'{metric}_mean'])} ± {percent(row[f'{metric}_sd'])}"
+            if f"{metric}_low" in row and metric != "auprc_negative":
+                text += f" [{percent(row[f'{metric}_low'])}, {percent(row[f'{metric}_high'])}]"
+            line[metric_title(metric, classes)] = text.replace("± nan", "")
+        for metric in metrics[:2]:
+            line[f"p {metric_title(metric, classes)}"] = _p_text(table.p_values, metric, row["model"])
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def metric_title(metric: str, classes: Sequence[str]) -> str:
+    """Heading of a metric; the AUPRC of a binary task says which class it is of."""
+    negative, positive = classes if len(classes) == 2 else ("negative", "positive")
+    titles = {"auprc": f"AUPRC {positive}", "auprc_negative": f"AUPRC {negative}", "balanced_accuracy": "balanced accuracy"}
+    return titles.get(metric, metric.replace("_", " ").upper())
+
+
+def _p_text(p_values: pd.DataFrame, metric: str, model: str) -> str:
+    """`Welch / paired`, Holm-corrected, against the best other head."""
+    if p_values.empty:
+        return ""
+    found = p_values[(p_values["metric"] == metric) & (p_values["model"] == model)]
+    if found.empty:
+        return ""
+    row = found.iloc[0]
+    texts = ["n/a" if pd.isna(p) else f"{p:.3g}" for p in (row["welch_p_holm"], row["paired_p_holm"])]
+    return f"{' / '.join(texts)} vs {row['against']}"
+
+
+def caption(comparison: Comparison, table: ComparisonTable) -> str:
+    """One sentence under the table that says what its numbers are."""
+    units, patients = (comparison.prepared.manifest[name]["test"] for name in ("units", "patients"))
+    seeds = len(next(iter(comparison.results.values())))
+    prevalence = f", prevalence {100 * table.prevalence:.1f} %" if table.prevalence is not None else ""
+    return (
+        f"{comparison.prepared.manifest['title']}. Test split: {units} units of {patients} patients{prevalence}. Percent, "
+        f"mean ± standard deviation over {seeds} seeds [95 % interval over patients, bootstrap]. p: Welch / paired by seed, "
+        "against the best other head, Holm-corrected; they speak of seeds, not of patients. MACs per sample."
+    )
+
+
+def save(comparison: Comparison, table: ComparisonTable) -> None:
+    """Writes table.csv, p_values.csv and table.tex into the study's folder."""
+    table.rows.to_csv(comparison.folder / "table.csv", index=False)
+    table.p_values.to_csv(comparison.folder / "p_values.csv", index=False)
+    text = printable(table, comparison.prepared.manifest["classes"])
+    latex = text.to_latex(index=False, escape=True, caption=caption(comparison, table).replace("%", r"\%"))
+    (comparison.folder / "table.tex").write_text(latex.replace("±", r"$\pm$"), encoding="utf-8")

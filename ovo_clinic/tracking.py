@@ -1,0 +1,195 @@
+"""Every MLflow call of the project.
+
+Layout in the store: one experiment per task; in it one run per fusion head with the summary over seeds, so that the UI
+compares heads; the seeds as its child runs; and one `study` run with table, figures and attrition. All carry the tag
+`study`. Only aggregates are stored: no unit, no patient, no prediction.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, ViewType
+from mlflow.exceptions import MlflowException
+
+from ovo_clinic import resources
+from ovo_clinic.errors import UserError
+from ovo_clinic.report import ComparisonTable
+from ovo_clinic.study import Comparison, Result
+
+_PARAM_LENGTH = 6000
+_BATCH = 100  # MLflow takes at most 100 parameters, and 1000 metrics, at once
+_METRIC_BATCH = 1000
+
+
+def tracking_uri(given: str | None, allow_remote: bool) -> str:
+    """The store: the given one, else MLFLOW_TRACKING_URI, else sqlite under OVO_CLINIC_HOME.
+
+    Raises:
+        UserError: the store is on another machine and `allow_remote` was not given.
+    """
+    uri = given or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{resources.home() / 'mlflow.db'}"
+    parts = urlparse(uri)
+    local_host = parts.hostname in (None, "localhost", "127.0.0.1", "::1")
+    if not local_host and not allow_remote:
+        raise UserError(
+            f"--tracking-uri: {parts.scheme}://{parts.hostname} is another machine; only aggregates are sent, but add "
+            "--allow-remote-tracking if that is meant"
+        )
+    return uri
+
+
+class Store:
+    """One MLflow store.
+
+    Args:
+        uri: from `tracking_uri`.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+        try:
+            self._client = MlflowClient(tracking_uri=uri)
+            self._client.search_experiments(max_results=1)
+        except (MlflowException, OSError) as error:
+            raise UserError(f"--tracking-uri: {uri}: cannot be opened: {str(error).splitlines()[0]}") from None
+
+    def log_comparison(
+        self, comparison: Comparison, table: ComparisonTable, figures: Mapping[str, Path], config: Mapping[str, Any]
+    ) -> str:
+        """Logs a study in place of an earlier log of the same runs; returns the id of its `study` run."""
+        experiment = self._experiment(comparison.prepared.manifest["task"])
+        earlier = self._client.search_runs([experiment], f"tags.study = '{comparison.name}'", ViewType.ACTIVE_ONLY, 5000)
+        tags = {"study": comparison.name, **_task_tags(comparison.prepared.manifest)}
+        study = self._start(experiment, comparison.name, {**tags, "kind": "study"})
+        for arm in comparison.arms:
+            self._log_arm(experiment, arm.label, arm.kind, comparison, table, tags)
+        self._log(study, params=_study_params(comparison, config), metrics=_p_value_metrics(table))
+        for path in [*comparison.folder.glob("*.csv"), *comparison.folder.glob("*.tex"), *figures.values()]:
+            self._client.log_artifact(study, str(path), "tables" if path.suffix != ".png" else "figures")
+        self._client.log_dict(study, dict(config), "config.json")
+        self._client.log_dict(study, {"attrition": comparison.prepared.manifest["attrition"]}, "attrition.json")
+        self._client.set_terminated(study)
+        for run in earlier:
+            self._client.delete_run(run.info.run_id)
+        return study
+
+    def log_train(self, result: Result, name: str) -> str:
+        """Logs a single training run; returns its id."""
+        experiment = self._experiment(result["task"]["task"])
+        tags = {"kind": "train", **_task_tags(result["task"])}
+        return self._log_result(experiment, name, result, tags)
+
+    def _experiment(self, name: str) -> str:
+        found = self._client.get_experiment_by_name(name)
+        if found is not None:
+            return str(found.experiment_id)
+        location = (resources.home() / "mlflow_artifacts" / name).as_uri() if self.uri.startswith("sqlite:") else None
+        return str(self._client.create_experiment(name, artifact_location=location))
+
+    def _start(self, experiment: str, name: str, tags: Mapping[str, str]) -> str:
+        return str(self._client.create_run(experiment, run_name=name, tags=dict(tags)).info.run_id)
+
+    def _log_arm(
+        self,
+        experiment: str,
+        label: str,
+        kind: str,
+        comparison: Comparison,
+        table: ComparisonTable,
+        tags: Mapping[str, str],
+    ) -> None:
+        """The run of a head with its summary over seeds, and its seeds as child runs."""
+        results = comparison.results[label]
+        run = self._start(experiment, label, {**tags, "kind": kind})
+        row = table.rows[table.rows["model"] == label].iloc[0].to_dict()
+        summary = {name: float(value) for name, value in row.items() if isinstance(value, (int, float))}
+        p_values = table.p_values[table.p_values["model"] == label] if not table.p_values.empty else table.p_values
+        for _, line in p_values.iterrows():
+            summary |= {
+                f"{line['metric']}_{name}": float(line[name])
+                for name in ("welch_p", "welch_p_holm", "paired_p", "paired_p_holm")
+            }
+        params = {key: value for key, value in _run_params(results[0]).items() if key != "seed"}
+        self._log(run, params=params, metrics=[_metric(name, value) for name, value in summary.items()])
+        for result in results:
+            child = {**tags, "kind": "seed", "mlflow.parentRunId": run}
+            self._log_result(experiment, f"{label} seed {result['seed']}", result, child)
+        self._client.set_terminated(run)
+
+    def _log_result(self, experiment: str, name: str, result: Result, tags: Mapping[str, str]) -> str:
+        run = self._start(experiment, name, tags)
+        metrics = [
+            _metric(key, value, step=int(epoch["epoch"]))
+            for epoch in result["history"]
+            for key, value in epoch.items()
+            if key != "epoch"
+        ]
+        for split, values in result["metrics"].items():
+            metrics += [_metric(f"best_{split}_{key}", value) for key, value in values.items()]
+        costs = {"macs": result["costs"]["macs"]["total"], "parameters": result["costs"]["parameters"]}
+        extra = {"best_epoch": result["best_epoch"], "seconds": result["seconds"], **costs}
+        metrics += [_metric(key, value) for key, value in extra.items()]
+        self._log(run, params=_run_params(result), metrics=metrics)
+        self._client.set_terminated(run)
+        return run
+
+    def _log(self, run: str, *, params: Mapping[str, Any], metrics: Sequence[Metric]) -> None:
+        """Logs in batches: one call per value costs 5 ms each."""
+        entries = [Param(key, str(value)[:_PARAM_LENGTH]) for key, value in params.items()]
+        for start in range(0, len(entries), _BATCH):
+            self._client.log_batch(run, params=entries[start : start + _BATCH])
+        finite = [metric for metric in metrics if metric.value == metric.value]
+        for start in range(0, len(finite), _METRIC_BATCH):
+            self._client.log_batch(run, metrics=finite[start : start + _METRIC_BATCH])
+
+
+def _metric(name: str, value: float, step: int = 0) -> Metric:
+    return Metric(name, float(value), int(time.time() * 1000), step)
+
+
+def _task_tags(task: Mapping[str, Any]) -> dict[str, str]:
+    leaky = {"leaky": task["leaky"]} if task["leaky"] else {}
+    return {"task": task["task"], "dataset": task["dataset"], **leaky}
+
+
+def _run_params(result: Result) -> dict[str, Any]:
+    digests = {f"digest.{name}": value for name, value in result["digests"].items()}
+    versions = {f"version.{name}": value for name, value in result["versions"].items()}
+    commit = {"git_commit": result["git_commit"]} if result["git_commit"] else {}
+    return {**_flat(result["config"]), **digests, **versions, **commit}
+
+
+def _study_params(comparison: Comparison, config: Mapping[str, Any]) -> dict[str, Any]:
+    manifest = comparison.prepared.manifest
+    digests = {f"digest.{name}": value for name, value in {"data": manifest["key"], **manifest["digests"]}.items()}
+    sizes = {f"units.{name}": count for name, count in manifest["units"].items()}
+    return {**_flat(config), **digests, **sizes, "heads": ",".join(comparison.heads)}
+
+
+def _p_value_metrics(table: ComparisonTable) -> list[Metric]:
+    metrics = []
+    for _, line in table.p_values.iterrows():
+        model = "".join(character if character.isalnum() or character in "_-." else "_" for character in line["model"])
+        metrics += [
+            _metric(f"{line['metric']}_{name}.{model}", line[name])
+            for name in ("difference", "welch_p", "welch_p_holm", "paired_p", "paired_p_holm")
+        ]
+    return metrics
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as dotted keys; lists as JSON."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, (list, dict)) else value
+    return flat

@@ -1,0 +1,310 @@
+"""Trains one model and evaluates it on whole splits: the Lightning module, the trainer and the run's folder.
+
+A run folder holds `config.yaml`, `preprocessing.json`, `model.safetensors` (the best epoch's weights), `result.json` and
+`predictions.parquet` (patient-level: readable by its owner only, never uploaded). A folder with `result.json` is finished;
+one with a checkpoint resumes at the epoch it had reached.
+"""
+
+import json
+import logging
+import shutil
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import lightning
+import numpy as np
+import polars as pl
+import torch
+import yaml
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from ovo_clinic import flops, preprocessing, provenance
+from ovo_clinic.data import DataModule
+from ovo_clinic.errors import UserError
+from ovo_clinic.experiment import Experiment
+from ovo_clinic.model import FusionModel
+from ovo_clinic.prepare import Prepared
+from ovo_clinic.registry import suggest
+from ovo_clinic.tasks import positive_weight, task_for
+from ovo_clinic.types import Batch, Modality, Task
+
+logger = logging.getLogger(__name__)
+CALIBRATION_WARNING = "training.imbalance={} makes probabilities too high for the rarer class: calibration is shifted"
+
+
+class FusionModule(lightning.LightningModule):
+    """A fusion model with its loss, optimiser and whole-split validation metrics.
+
+    Args:
+        model: from `build_model`.
+        task: loss and metrics.
+        experiment: learning rate, weight decay, seed.
+    """
+
+    def __init__(self, model: nn.Module, task: Task, experiment: Experiment) -> None:
+        super().__init__()
+        self.model, self.history = model, list[dict[str, float]]()
+        self._task, self._experiment = task, experiment
+        self._losses: list[Tensor] = []
+        self._outputs: list[tuple[Tensor, Tensor]] = []
+
+    def on_train_epoch_start(self) -> None:
+        """Seeds dropout by seed and epoch, so that a resumed run repeats the one that was not interrupted."""
+        torch.manual_seed(self._experiment.seed * 100_003 + self.current_epoch)
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        """Mean loss of a batch."""
+        loss = self._task.loss(self.model(batch), batch.target)
+        self._losses.append(loss.detach())
+        return loss
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        """Keeps the logits: metrics are of the whole split."""
+        self._outputs.append((self.model(batch).float(), batch.target))
+
+    def on_validation_epoch_end(self) -> None:
+        """Metrics of the whole validation split, logged once an epoch."""
+        logits = torch.cat([logits for logits, _ in self._outputs])
+        target = torch.cat([target for _, target in self._outputs])
+        train_loss = torch.stack(self._losses).mean().item() if self._losses else float("nan")
+        self._outputs, self._losses = [], []
+        if not torch.isfinite(logits).all():
+            raise UserError(
+                f"training diverged in epoch {self.current_epoch} (seed {self._experiment.seed}): "
+                "lower training.learning_rate"
+            )
+        metrics = self._task.metrics(self._task.predict(logits).cpu().numpy(), target.cpu().numpy())
+        loss = self._task.loss(logits, target).item()
+        values = {"train_loss": train_loss, "validation_loss": loss}
+        values |= {f"validation_{name}": value for name, value in metrics.items()}
+        self.history.append({"epoch": float(self.current_epoch), **values})
+        self.log_dict(values)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keeps the history with the weights."""
+        checkpoint["history"] = list(self.history)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Takes the history up again."""
+        self.history = list(checkpoint["history"])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """AdamW."""
+        training = self._experiment.training
+        return torch.optim.AdamW(self.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay)
+
+
+def build_model(experiment: Experiment, modalities: Sequence[Modality], outputs: int) -> FusionModel:
+    """The model of an experiment, its weights drawn from the experiment's seed.
+
+    Raises:
+        UserError: an unknown encoder, head or option; a combination that a head excludes; an unsafe head unless allowed.
+    """
+    settings = experiment.model
+    used = {modality.name for modality in modalities} | {"default"}
+    torch.manual_seed(experiment.seed)
+    model = FusionModel(
+        modalities,
+        {name: (choice.name, choice.options) for name, choice in settings.encoders.items() if name in used},
+        (settings.fusion.name, settings.fusion.options),
+        dim=settings.dim,
+        outputs=outputs,
+        output=settings.output,
+        dropout=settings.dropout,
+        modality_dropout=settings.modality_dropout,
+    )
+    if model.fusion.unsafe and not settings.allow_unsafe:
+        raise UserError(
+            f"model.fusion: '{settings.fusion.name}' is unsafe: {model.fusion.unsafe}; its numbers are for comparison with the "
+            "published code only, ask for them with model.allow_unsafe=true"
+        )
+    return model
+
+
+def train(experiment: Experiment, prepared: Prepared, folder: Path, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
+    """Trains, restores the best epoch, evaluates on the validation and test splits and writes the run's folder.
+
+    Args:
+        experiment: resolved settings, with the seed.
+        prepared: the data.
+        folder: of the run; finished runs are returned as they are, interrupted ones resumed.
+        callbacks: further Lightning callbacks.
+
+    Returns:
+        The content of `result.json`.
+
+    Raises:
+        UserError: settings that do not fit the data, or a training that diverged.
+    """
+    finished = folder / "result.json"
+    if finished.is_file():
+        return read_result(folder)
+    started = time.perf_counter()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lightning.seed_everything(experiment.seed, workers=True, verbose=False)
+    settings = experiment.training
+    torch.set_num_threads(settings.threads)
+    data = DataModule(
+        prepared,
+        experiment.modalities,
+        batch_size=settings.batch_size,
+        seed=experiment.seed,
+        balanced=settings.imbalance == "balanced_sampler",
+    )
+    task = _task(experiment, prepared, data)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        model = build_model(experiment, data.modalities, task.outputs)
+    notes = [str(warning.message) for warning in caught]
+    if settings.imbalance != "none":
+        notes.append(CALIBRATION_WARNING.format(settings.imbalance))
+    module, best_epoch = _fit(experiment, FusionModule(model, task, experiment), data, folder, callbacks)
+    metrics, predictions = _evaluate(module.model, task, data, exact_batches=model.fusion.unsafe is not None)
+    result = {
+        "config": experiment.resolved(),
+        "task": {key: prepared.manifest[key] for key in ("dataset", "task", "title", "kind", "classes", "leaky")},
+        "modalities": [asdict(modality) for modality in data.modalities],
+        "outputs": task.outputs,
+        "seed": experiment.seed,
+        "unsafe": model.fusion.unsafe,
+        "warnings": notes,
+        "monitor": settings.monitor or task.monitor,
+        "best_epoch": best_epoch,
+        "history": module.history,
+        "metrics": metrics,
+        "costs": flops.model_costs(model, data.dataset[data.split_rows["train"][: flops.REFERENCE_BATCH]]),
+        "digests": {
+            "config": experiment.digest(),
+            "data": prepared.manifest["key"],
+            **prepared.manifest["digests"],
+            "code": provenance.code_digest(),
+        },
+        "versions": provenance.versions(),
+        "git_commit": provenance.git_commit(),
+        "seconds": time.perf_counter() - started,
+    }
+    _write(folder, experiment, data, model, result, predictions)
+    return read_result(folder)
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """The result of a finished run."""
+    content: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    return content
+
+
+def load_model(folder: Path) -> FusionModel:
+    """The trained model of a finished run, in evaluation mode."""
+    result = read_result(folder)
+    modalities = [Modality(**modality) for modality in result["modalities"]]
+    model = build_model(Experiment.model_validate(result["config"]), modalities, result["outputs"])
+    model.load_state_dict(load_file(folder / "model.safetensors"))
+    return model.eval()
+
+
+def _task(experiment: Experiment, prepared: Prepared, data: DataModule) -> Task:
+    """The task, after checking the settings against the data: the validation metric must be defined."""
+    specification = prepared.task
+    settings = experiment.training
+    if settings.imbalance == "balanced_sampler" and specification.kind == "multilabel":
+        raise UserError("training.imbalance: balanced_sampler needs one label a unit; use pos_weight or none")
+    unknown = sorted(set(experiment.model.encoders) - {*prepared.modalities, "default"})
+    if unknown:
+        raise UserError(f"model.encoders: no modality is named {unknown[0]}{suggest(unknown[0], prepared.modalities)}")
+    target = torch.from_numpy(prepared.target[data.split_rows["train"]])
+    weight = positive_weight(target) if settings.imbalance == "pos_weight" else None
+    task = task_for(specification, weight)
+    held_out = prepared.target[data.split_rows["validation"]]
+    shape = (len(held_out), task.outputs) if task.outputs > 1 else (len(held_out),)
+    scores = task.metrics(np.full(shape, 1 / max(task.outputs, 2)), held_out)
+    monitor = settings.monitor or task.monitor
+    if monitor not in scores:
+        raise UserError(f"training.monitor: '{monitor}' is not a metric of this task; valid: {', '.join(scores)}")
+    if np.isnan(scores[monitor]):
+        raise UserError(
+            f"split: '{monitor}' is not defined on the {len(held_out)} validation units (one class only); "
+            "use more data or a larger split.validation"
+        )
+    return task
+
+
+def _fit(
+    experiment: Experiment, module: FusionModule, data: DataModule, folder: Path, callbacks: Sequence[Callback]
+) -> tuple[FusionModule, int]:
+    """Fits with early stopping and puts the best epoch's weights back; (module, that epoch)."""
+    settings = experiment.training
+    monitor = f"validation_{settings.monitor or module._task.monitor}"
+    mode = "min" if monitor.endswith(("loss", "brier")) else "max"
+    checkpoints = folder / "checkpoints"
+    keeper = ModelCheckpoint(checkpoints, "best", monitor=monitor, mode=mode, save_last=True, enable_version_counter=False)
+    # The notice on which accelerator is used would come once per run; the result says it.
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning")
+        trainer = lightning.Trainer(
+            max_epochs=settings.epochs,
+            accelerator=settings.accelerator,
+            devices=settings.devices,
+            precision=settings.precision,  # type: ignore[arg-type]
+            gradient_clip_val=settings.gradient_clip,
+            callbacks=[EarlyStopping(monitor, patience=settings.patience, mode=mode), keeper, *callbacks],
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,
+            deterministic=True,
+            default_root_dir=folder,
+        )
+        last = checkpoints / "last.ckpt"
+        trainer.fit(
+            module, datamodule=data, ckpt_path=str(last) if last.is_file() else None, weights_only=True
+        )
+    best = torch.load(keeper.best_model_path, map_location="cpu", weights_only=True)
+    module.load_state_dict(best["state_dict"])
+    return module, int(best["epoch"])
+
+
+@torch.no_grad()
+def _evaluate(
+    model: nn.Module, task: Task, data: DataModule, exact_batches: bool
+) -> tuple[dict[str, dict[str, float]], pl.DataFrame]:
+    """Metrics of the whole validation and test splits, and the predictions behind them."""
+    model = model.cpu().float().eval()
+    metrics, frames = {}, []
+    for split in ("validation", "test"):
+        outputs = [(task.predict(model(batch)), batch) for batch in data.loader(split, exact_batches)]
+        probabilities = torch.cat([values for values, _ in outputs]).numpy()
+        rows = torch.cat([batch.rows for _, batch in outputs]).numpy()
+        metrics[split] = task.metrics(probabilities, data.prepared.target[rows])
+        columns = probabilities.reshape(len(rows), -1)
+        frames.append(
+            pl.DataFrame({"row": rows, "unit_id": data.prepared.cohort["unit_id"].gather(rows)}).with_columns(
+                pl.lit(split).alias("split"),
+                *(pl.Series(f"probability_{index}", columns[:, index]) for index in range(columns.shape[1])),
+            )
+        )
+    return metrics, pl.concat(frames)
+
+
+def _write(
+    folder: Path, experiment: Experiment, data: DataModule, model: FusionModel, result: dict[str, Any], rows: pl.DataFrame
+) -> None:
+    """Writes everything, `result.json` last and in one step, as it marks the run as finished."""
+    (folder / "config.yaml").write_text(yaml.safe_dump(experiment.resolved(), sort_keys=False), encoding="utf-8")
+    preprocessing.save(data.scalings, folder / "preprocessing.json")
+    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, folder / "model.safetensors")
+    rows.write_parquet(folder / "predictions.parquet")
+    temporary = folder / "result.json.partial"
+    temporary.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    for path in folder.iterdir():
+        if path.is_file():
+            path.chmod(0o600)
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    temporary.replace(folder / "result.json")

@@ -1,0 +1,188 @@
+"""The commands as Python functions, for notebooks and for the command line.
+
+    from ovo_clinic.verbs import compare
+    study = compare("eicu_mortality_24h", raw="eicu-demo", fusion=["concat", "ovo"], seeds=3)
+    study.table.rows
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ovo_clinic import experiment as experiments
+from ovo_clinic import figures, report, resources, study, tracking
+from ovo_clinic.prepare import Prepared, prepare_task
+from ovo_clinic.experiment import Choice
+from ovo_clinic.report import ComparisonTable
+from ovo_clinic.study import Comparison
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A finished comparison.
+
+    Attributes:
+        comparison: its runs.
+        table: its numbers.
+        figures: name -> PNG.
+        tracking_uri: where MLflow holds it.
+    """
+
+    comparison: Comparison
+    table: ComparisonTable
+    figures: Mapping[str, Path]
+    tracking_uri: str
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished training run.
+
+    Attributes:
+        result: metrics, history, costs, hashes.
+        folder: where its weights and predictions lie.
+        tracking_uri: where MLflow holds it.
+    """
+
+    result: dict[str, Any]
+    folder: Path
+    tracking_uri: str
+
+
+def _no_progress(done: int, total: int) -> None:
+    """Shows nothing."""
+
+
+def compare(
+    task: str,
+    overrides: Sequence[str] = (),
+    *,
+    raw: str | Path | None = None,
+    fusion: Sequence[str] | None = None,
+    seeds: int | None = None,
+    unimodal: bool | None = None,
+    workers: int | None = None,
+    tracking_uri: str | None = None,
+    allow_remote_tracking: bool = False,
+    on_progress: Progress = _no_progress,
+) -> Study:
+    """Trains several fusion heads over the same seeds and splits, evaluates them and logs the study to MLflow.
+
+    Args:
+        task: a task's name or the path of a config.
+        overrides: `key=value` settings.
+        raw: folder of the raw files, where the task is not prepared yet.
+        fusion: heads (default: the config's).
+        seeds: how many (default: the config's).
+        unimodal: also train every modality alone (default: the config's).
+        workers: parallel processes (default: one per core).
+        tracking_uri: MLflow store (default: local sqlite).
+        allow_remote_tracking: permit a store on another machine.
+        on_progress: called with (runs done, runs in all).
+
+    Raises:
+        UserError: anything wrong with the settings or the data.
+    """
+    experiment = experiments.load(task, overrides)
+    uri = tracking.tracking_uri(tracking_uri, allow_remote_tracking)
+    prepared = prepare_task(experiment, raw)
+    chosen = [Choice(name=name) for name in fusion] if fusion else experiment.compare.fusion
+    comparison = study.compare(
+        experiment,
+        prepared,
+        chosen,
+        seeds or experiment.compare.seeds,
+        unimodal=experiment.compare.unimodal if unimodal is None else unimodal,
+        workers=workers or study.default_workers(),
+        on_progress=on_progress,
+    )
+    table = report.comparison_table(comparison)
+    report.save(comparison, table)
+    drawn = figures.draw_comparison(comparison, table)
+    tracking.Store(uri).log_comparison(comparison, table, drawn, experiment.model_dump(mode="json", exclude={"folder"}))
+    return Study(comparison, table, drawn, uri)
+
+
+def train(
+    task: str,
+    overrides: Sequence[str] = (),
+    *,
+    raw: str | Path | None = None,
+    tracking_uri: str | None = None,
+    allow_remote_tracking: bool = False,
+) -> Run:
+    """Trains one model and logs it to MLflow; arguments as in `compare`."""
+    from ovo_clinic import training
+
+    experiment = experiments.load(task, overrides)
+    uri = tracking.tracking_uri(tracking_uri, allow_remote_tracking)
+    prepared = prepare_task(experiment, raw)
+    folder = study.run_folder(experiment, prepared)
+    result = training.train(experiment, prepared, folder)
+    tracking.Store(uri).log_train(result, f"{experiment.model.fusion.label} seed {experiment.seed}")
+    return Run(result, folder, uri)
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo shows.
+
+    Attributes:
+        study: the comparison on synthetic data.
+        oracle: AUROC of the probabilities that the labels were drawn from, on the same test units.
+        best_single: (modality, mean AUROC) of the best modality alone.
+        gains: head -> share of the way from the best single modality to the oracle.
+    """
+
+    study: Study
+    oracle: float
+    best_single: tuple[str, float]
+    gains: Mapping[str, float]
+
+
+def demo(*, patients: int, seeds: int, workers: int | None = None, on_progress: Progress = _no_progress) -> DemoResult:
+    """The main job with nothing to download: synthetic eICU folder, prepare, compare, statistics, MLflow.
+
+    Args:
+        patients: people in the synthetic folder.
+        seeds: runs per head and modality.
+        workers: parallel processes (default: one per core).
+        on_progress: called with (runs done, runs in all).
+    """
+    from ovo_clinic.registry import SYNTHETIC
+
+    raw = resources.home() / "demo" / f"eicu-{patients}"
+    if not raw.is_dir():
+        raw.parent.mkdir(mode=0o700, exist_ok=True)
+        SYNTHETIC.build("eicu", raw, options={"patients": patients})
+    found = compare(
+        "eicu_mortality_24h", raw=raw, seeds=seeds, unimodal=True, workers=workers, on_progress=on_progress
+    )
+    oracle = oracle_auroc(found.comparison.prepared, raw)
+    rows = found.table.rows
+    single = rows[rows["kind"] == "modality"].sort_values("auroc_mean").iloc[-1]
+    start = float(single["auroc_mean"])
+    heads = rows[rows["kind"] == "head"]
+    gains = {
+        str(row["model"]): (float(row["auroc_mean"]) - start) / (oracle - start) for _, row in heads.iterrows()
+    }
+    return DemoResult(found, oracle, (str(single["model"]), start), gains)
+
+
+def oracle_auroc(prepared: Prepared, raw: Path) -> float:
+    """AUROC on the test units of the probabilities that a synthetic folder's labels were drawn from."""
+    import polars as pl
+
+    from ovo_clinic.metrics import auroc
+
+    rows = prepared.rows("test")
+    units = prepared.cohort.select(pl.col("unit_id").gather(rows))
+    truth = pl.read_csv(raw / "oracle.csv.gz").rename({"patientunitstayid": "unit_id"})
+    probability = units.join(truth, on="unit_id", how="left", maintain_order="left")["probability"]
+    assert probability.null_count() == 0, "a unit has no oracle"
+    return auroc(probability.to_numpy(), np.asarray(prepared.target[rows]))
