@@ -1,0 +1,261 @@
+"""A private data set held in flat files (csv, csv.gz, parquet): one YAML describes it, no code is needed.
+
+The spec's `tables` declare the files and the types of their columns; the task's options say which table is the cohort
+and what each modality is made of. `ovo-clinic new-dataset` writes a first version of such a spec.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import polars as pl
+
+from ovo_clinic.errors import UserError
+from ovo_clinic.flat_options import Codes, Cohort, Modality, Sequence, Source, Summaries, Vector
+from ovo_clinic.raw import RawFolder
+from ovo_clinic.registry import suggest
+from ovo_clinic.spec import DatasetSpec
+from ovo_clinic.tables import (
+    CodesTable,
+    ModalityTable,
+    SequenceTable,
+    Step,
+    SummariesTable,
+    Tables,
+    VectorTable,
+    Vocabulary,
+)
+
+_HOURS = {"minutes": 1 / 60, "hours": 1.0, "days": 24.0}
+
+
+def tables(
+    raw: RawFolder,
+    spec: DatasetSpec,
+    *,
+    cohort: Cohort,
+    modalities: dict[str, Modality],
+    prediction_hours: float | None = None,
+) -> Tables:
+    """Reads the cohort and every modality.
+
+    Args:
+        raw: the folder of the files.
+        spec: declares the files in `tables`.
+        cohort: who, and the labels.
+        modalities: what each of the spec's modalities is made of.
+        prediction_hours: records at or after this time since the index time, and those of unknown time, are dropped and
+            counted.
+
+    Raises:
+        UserError: a table or column that is not declared, a column of the wrong type, a unit that stands in two rows,
+            a label or a 0/1 column with other values.
+    """
+    _check_names(spec, cohort, modalities)
+    frame, attrition = _cohort(raw, cohort)
+    units = frame.select("unit_id")
+    found: dict[str, ModalityTable] = {}
+    notes: dict[str, int | float | str] = {}
+    for name in spec.modalities:
+        settings = modalities[name]
+        if isinstance(settings, Vector):
+            found[name] = _vector(raw, spec, cohort, settings, units)
+            continue
+        if prediction_hours is not None and settings.time is None and not settings.known_before:
+            raise UserError(
+                f"data.modalities.{name}.time: is needed, as data.prediction_hours is given; name the column of times, "
+                "or set known_before: true where every record was known before that time"
+            )
+        found[name], dropped = _records(raw, cohort, settings, units, prediction_hours)
+        notes |= {f"{name}: {reason}": count for reason, count in dropped.items()}
+    return Tables(frame, found, attrition, notes)
+
+
+def _check_names(spec: DatasetSpec, cohort: Cohort, modalities: Mapping[str, Modality]) -> None:
+    """Every table and column that the options name is declared, has the right type, and is no outcome."""
+    if set(modalities) != set(spec.modalities):
+        raise UserError(
+            f"data.modalities: names {', '.join(sorted(modalities))}, but the spec's `modalities` are "
+            f"{', '.join(sorted(spec.modalities))}; the two lists should be the same"
+        )
+    sources: dict[str, Source] = {"data.cohort": cohort}
+    sources |= {f"data.modalities.{name}": settings for name, settings in modalities.items()}
+    for path, source in sources.items():
+        if source.table not in spec.tables:
+            raise UserError(f"{path}.table: no table '{source.table}'{suggest(source.table, list(spec.tables))}")
+        types = spec.tables[source.table].columns
+        for option, column in [("unit", source.unit or cohort.unit), *source.named(source.numbers + source.texts)]:
+            if column not in types:
+                table = f"table '{source.table}' has no column '{column}'"
+                raise UserError(f"{path}.{option}: {table}{suggest(column, list(types))}")
+            if option in source.numbers and types[column] == "text":
+                raise UserError(f"{path}.{option}: column '{column}' is declared as text; a number is needed")
+            if source is not cohort and option != "unit" and column in _never_features(spec, cohort):
+                raise UserError(f"{path}.{option}: '{column}' is an id, a label or banned, and may not be a feature")
+        unit = source.unit or cohort.unit
+        if types[unit] != spec.tables[cohort.table].columns[cohort.unit]:
+            raise UserError(f"{path}.unit: column '{unit}' is declared as {types[unit]}, unlike the cohort's")
+
+
+def _never_features(spec: DatasetSpec, cohort: Cohort) -> set[str]:
+    banned = {column.lower() for column in spec.banned}
+    return banned | {cohort.unit, cohort.patient or cohort.unit, *cohort.labels}
+
+
+def _cohort(raw: RawFolder, cohort: Cohort) -> tuple[pl.DataFrame, list[Step]]:
+    file = _file(raw, cohort)
+    extra = [*cohort.columns, *cohort.require]
+    columns = {name: pl.col(name) for name in extra} | {name: _label(name, cohort) for name in cohort.labels}
+    columns |= {"unit_id": pl.col(cohort.unit), "patient_id": pl.col(cohort.patient or cohort.unit)}
+    source = raw.collect(raw.scan(cohort.table), cohort.table)
+    _check_labels(source, cohort, file)
+    frame = source.select(expression.alias(name) for name, expression in columns.items())
+    _check_one_row_a_unit(frame, cohort.unit, file)
+    steps = [_step(f"rows of {file.name}", frame, cohort)]
+    for name in cohort.require:
+        frame = frame.filter(pl.col(name).is_not_null())
+        steps.append(_step(f"{name} is filled", frame, cohort))
+    frame = frame.filter(pl.any_horizontal(pl.col(cohort.labels).is_not_null()))
+    steps.append(_step("a label is known", frame, cohort))
+    return frame.select(dict.fromkeys(["unit_id", "patient_id", *cohort.labels, *cohort.columns])), steps
+
+
+def _file(raw: RawFolder, source: Source) -> Path:
+    path = raw.path(source.table)
+    if path is None:
+        raise UserError(f"table '{source.table}' is optional and its file is absent, but the task reads it; add it")
+    return path
+
+
+def _label(name: str, cohort: Cohort) -> pl.Expr:
+    if not cohort.classes:
+        return pl.col(name)
+    numbers = {value: number for number, value in enumerate(cohort.classes)}
+    return pl.col(name).cast(pl.String).replace_strict(numbers, default=None, return_dtype=pl.Int8)
+
+
+def _check_labels(source: pl.DataFrame, cohort: Cohort, file: Path) -> None:
+    for name in cohort.labels:
+        if cohort.classes:
+            unknown = source[name].drop_nulls().cast(pl.String).is_in(cohort.classes).not_().sum()
+            if unknown:
+                raise UserError(
+                    f"{file}: column '{name}' holds {unknown} value(s) that data.cohort.classes lacks; add them"
+                )
+        elif source.schema[name] == pl.String:
+            raise UserError(
+                f"{file}: column '{name}' is text; list its values in data.cohort.classes, the negative one first"
+            )
+
+
+def _check_one_row_a_unit(frame: pl.DataFrame, column: str, file: Path) -> None:
+    repeated = frame.height - frame["unit_id"].n_unique()
+    if repeated:
+        raise UserError(
+            f"{file}: column '{column}' holds {repeated} value(s) again; one row a unit is needed here "
+            "(a modality of kind codes, summaries or sequence takes several)"
+        )
+
+
+def _step(rule: str, frame: pl.DataFrame, cohort: Cohort) -> Step:
+    binary = len(cohort.labels) == 1 and len(cohort.classes) <= 2
+    positives = int((frame[cohort.labels[0]] == 1).sum()) if binary else None
+    return Step(rule, frame.height, frame["patient_id"].n_unique(), positives)
+
+
+def _vector(raw: RawFolder, spec: DatasetSpec, cohort: Cohort, settings: Vector, units: pl.DataFrame) -> VectorTable:
+    file = _file(raw, settings)
+    unit = settings.unit or cohort.unit
+    if not (settings.numeric or settings.binary or settings.categorical):
+        settings = _by_type(spec, cohort, settings)
+    columns = [column for _, column in settings.named(settings.numbers + settings.texts)]
+    query = raw.scan(settings.table).select(pl.col(unit).alias("unit_id"), *columns)
+    frame = raw.collect(query, settings.table)
+    _check_one_row_a_unit(frame, unit, file)
+    frame = frame.join(units, on="unit_id", how="semi")
+    for column in settings.binary:
+        wrong = int(frame[column].is_in([0, 1]).fill_null(False).not_().sum())
+        if wrong:
+            raise UserError(
+                f"{file}: column '{column}' is declared binary, and {wrong} cell(s) are neither 0 nor 1; "
+                "list it under numeric or categorical"
+            )
+    return VectorTable(
+        frame.select(
+            "unit_id",
+            pl.col(settings.numeric).cast(pl.Float64).fill_nan(None),
+            pl.col(settings.binary).cast(pl.Boolean),
+            pl.col(settings.categorical).cast(pl.String),
+        )
+    )
+
+
+def _by_type(spec: DatasetSpec, cohort: Cohort, settings: Vector) -> Vector:
+    """The settings with every column that may be a feature, by its declared type."""
+    never = _never_features(spec, cohort) | {settings.unit or cohort.unit}
+    types = {name: kind for name, kind in spec.tables[settings.table].columns.items() if name not in never}
+    if not types:
+        raise UserError(f"table '{settings.table}' has no column left for a vector; leave its modality out")
+    return settings.model_copy(
+        update={
+            "numeric": [name for name, kind in types.items() if kind != "text"],
+            "categorical": [name for name, kind in types.items() if kind == "text"],
+        }
+    )
+
+
+def _records(
+    raw: RawFolder, cohort: Cohort, settings: Codes | Summaries | Sequence, units: pl.DataFrame, until: float | None
+) -> tuple[ModalityTable, dict[str, int]]:
+    """The table of a modality of many rows a unit, and how many of its records were dropped, by reason."""
+    _file(raw, settings)
+    columns = {"unit_id": pl.col(settings.unit or cohort.unit)}
+    if settings.time is not None:
+        columns["hours"] = pl.col(settings.time).cast(pl.Float64) * _HOURS[settings.time_unit]
+    if isinstance(settings, Codes):
+        columns["code"] = pl.col(settings.code).cast(pl.String)
+    else:
+        columns["variable"] = pl.col(settings.variable).cast(pl.String)
+        columns["value"] = pl.col(settings.value).cast(pl.Float64).fill_nan(None)
+    source = raw.scan(settings.table).select(expression.alias(name) for name, expression in columns.items())
+    source = source.drop_nulls([name for name in columns if name != "hours"])
+    source = source.join(units.lazy(), on="unit_id", how="semi")
+    drops = {}
+    if until is not None and settings.time is not None:
+        drops["records at or after the prediction time"] = pl.col("hours") >= until
+    if settings.time is not None and (until is not None or isinstance(settings, Sequence)):
+        drops["records of unknown time"] = pl.col("hours").is_null()
+    kept = source.filter(~rule for rule in drops.values()) if drops else source
+    frame = raw.collect(_reduced(kept, settings), settings.table)
+    counted: dict[str, int] = {}
+    if drops:  # a second pass over the file: what is dropped need not fit into memory
+        query = source.select(rule.sum().alias(reason) for reason, rule in drops.items())
+        counted = raw.collect(query, settings.table).row(0, named=True)
+    vocabulary = Vocabulary(settings.share)
+    table: ModalityTable
+    match settings:
+        case Codes():
+            table = CodesTable(frame, vocabulary)
+        case Summaries():
+            table = SummariesTable(frame, vocabulary)
+        case Sequence():
+            table = SequenceTable(frame, vocabulary)
+    return table, counted
+
+
+def _reduced(records: pl.LazyFrame, settings: Codes | Summaries | Sequence) -> pl.LazyFrame:
+    """One row for each code, variable, or variable and time of a unit."""
+    if isinstance(settings, Codes):
+        return records.select("unit_id", "code").unique()
+    # Sorted before it is averaged: the order of the file's rows may not change the last digit.
+    mean = pl.col("value").sort().mean()
+    if isinstance(settings, Sequence):
+        return records.group_by("unit_id", "hours", "variable").agg(mean)
+    latest = pl.col("value").filter(pl.col("hours") == pl.col("hours").max())
+    statistics = {
+        "last": latest.sort().mean(),
+        "min": pl.col("value").min(),
+        "max": pl.col("value").max(),
+        "mean": mean,
+        "count": pl.col("value").len(),
+    }
+    return records.group_by("unit_id", "variable").agg(statistics[name].alias(name) for name in settings.statistics)
