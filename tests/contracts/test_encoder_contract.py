@@ -1,0 +1,149 @@
+"""The contract of every encoder, over the registry and both kinds of modality."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from ovo_clinic.errors import UserError
+from ovo_clinic.registry import ENCODERS
+from ovo_clinic.types import Modality, Tokens
+
+DIM, BATCH, STEPS, FEATURES = 16, 6, 5, 7
+Case = tuple[str, str]
+
+
+def build(case: Case, seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    name, kind = case
+    encoder = ENCODERS.build(name, Modality("labs", kind, FEATURES), DIM)  # type: ignore[arg-type]
+    assert isinstance(encoder, nn.Module)
+    return encoder.eval()
+
+
+def accepted_cases() -> list[Case]:
+    cases = []
+    for name in ENCODERS.names():
+        for kind in ("vector", "sequence"):
+            try:
+                build((name, kind))
+            except UserError:
+                continue
+            cases.append((name, kind))
+    return cases
+
+
+CASES = accepted_cases()
+every_encoder = pytest.mark.parametrize("case", CASES, ids="-".join)
+
+
+def inputs(case: Case, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """x and mask: unit 1 is absent; a sequence is padded."""
+    generator = torch.Generator().manual_seed(1)
+    steps = STEPS if case[1] == "sequence" else 1
+    mask = torch.arange(steps) < torch.randint(1, steps + 1, (BATCH, 1), generator=generator)
+    mask[1] = False
+    x = torch.randn(BATCH, steps, FEATURES, generator=generator) * mask[..., None]
+    return (x if case[1] == "sequence" else x[:, 0]).to(dtype), mask
+
+
+def by_step(x: Tensor) -> Tensor:
+    return x if x.ndim == 3 else x[:, None]
+
+
+def test_every_registered_encoder_takes_some_kind_of_modality() -> None:
+    assert {name for name, _ in CASES} == set(ENCODERS.names())
+    assert {("mlp", "vector"), ("mlp", "sequence")} <= set(CASES)
+
+
+@every_encoder
+def test_tokens_have_the_width_and_are_zero_where_masked(case: Case) -> None:
+    tokens: Tokens = build(case)(*inputs(case))
+    assert tokens.values.shape[0] == BATCH and tokens.values.shape[2] == DIM
+    assert (tokens.values[~tokens.mask] == 0).all()
+    assert tokens.present.tolist() == [True, False, True, True, True, True]
+    assert (tokens.values[tokens.mask].abs().amax(dim=1) > 0).all()
+
+
+@every_encoder
+@pytest.mark.parametrize("garbage", [1e4, float("nan")], ids=["large", "nan"])
+def test_a_value_under_a_false_mask_changes_neither_output_nor_gradient(case: Case, garbage: float) -> None:
+    encoder, (x, mask) = build(case), inputs(case)
+    dirty = torch.where(mask[..., None], by_step(x), garbage).view_as(x)
+    expected, found = encoder(x, mask), encoder(dirty, mask)
+    assert torch.equal(found.values, expected.values) and torch.equal(found.mask, expected.mask)
+    parameters = list(encoder.parameters())
+    clean = torch.autograd.grad((expected.values**2).sum(), parameters)
+    for gradient, reference in zip(torch.autograd.grad((found.values**2).sum(), parameters), clean, strict=True):
+        assert torch.equal(gradient, reference)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case[1] == "sequence"], ids="-".join)
+def test_more_padding_changes_nothing(case: Case) -> None:
+    encoder, (x, mask) = build(case), inputs(case)
+    tokens = encoder(x, mask)
+    more = torch.full((BATCH, 2, FEATURES), 3.0)
+    padded = encoder(torch.cat([x, more], dim=1), torch.cat([mask, torch.zeros(BATCH, 2, dtype=torch.bool)], dim=1))
+    for row in range(BATCH):
+        found, expected = padded.values[row][padded.mask[row]], tokens.values[row][tokens.mask[row]]
+        assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@every_encoder
+def test_a_unit_does_not_depend_on_its_batch_and_a_batch_of_one_works(case: Case) -> None:
+    encoder, (x, mask) = build(case), inputs(case)
+    together = encoder(x, mask)
+    for row in range(BATCH):
+        alone = encoder(x[row : row + 1], mask[row : row + 1])
+        assert torch.equal(alone.mask, together.mask[row : row + 1])
+        assert_close(alone.values, together.values[row : row + 1], rtol=1e-5, atol=1e-6)
+
+
+@every_encoder
+def test_nothing_present_is_zero_with_finite_gradients(case: Case) -> None:
+    encoder, (x, mask) = build(case), inputs(case)
+    tokens = encoder(torch.zeros_like(x), torch.zeros_like(mask))
+    assert (tokens.values == 0).all() and not tokens.mask.any()
+    tokens.values.sum().backward()
+    assert all(parameter.grad is not None and (parameter.grad == 0).all() for parameter in encoder.parameters())
+
+
+@every_encoder
+def test_gradients_reach_every_parameter(case: Case) -> None:
+    encoder = build(case)
+    (encoder(*inputs(case)).values ** 2).sum().backward()
+    gradients = {name: parameter.grad for name, parameter in encoder.named_parameters()}
+    largest = max(float(gradient.abs().max()) for gradient in gradients.values() if gradient is not None)
+    for name, gradient in gradients.items():
+        assert gradient is not None and gradient.abs().max() > 1e-6 * largest, name
+
+
+@every_encoder
+def test_a_state_dict_restores_the_encoder(case: Case) -> None:
+    encoder, other, given = build(case), build(case, seed=5), inputs(case)
+    assert not torch.equal(other(*given).values, encoder(*given).values)
+    other.load_state_dict(encoder.state_dict())
+    assert torch.equal(other(*given).values, encoder(*given).values)
+
+
+@every_encoder
+def test_bfloat16_is_near_float32(case: Case) -> None:
+    encoder = build(case)
+    exact = encoder(*inputs(case)).values
+    half = encoder.to(torch.bfloat16)(*inputs(case, torch.bfloat16)).values
+    assert half.dtype == torch.bfloat16
+    assert (half.float() - exact).norm() / exact.norm() < 0.03
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3, 4])
+def test_mlp_layers_and_width(layers: int) -> None:
+    encoder = ENCODERS.build("mlp", Modality("labs", "vector", 7), DIM, options={"layers": layers, "width": 11})
+    widths = [7, *[11] * (layers - 1), DIM]
+    expected = sum((before + 1) * after for before, after in zip(widths, widths[1:], strict=False))
+    assert sum(parameter.numel() for parameter in encoder.parameters()) == expected
+
+
+@pytest.mark.parametrize("layers", [0, 5])
+def test_mlp_refuses_other_numbers_of_layers(layers: int) -> None:
+    with pytest.raises(UserError, match=r"model\.encoders\.labs\.layers: "):
+        ENCODERS.options("mlp", {"layers": layers}, "model.encoders.labs")

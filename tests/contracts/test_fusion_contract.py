@@ -1,0 +1,232 @@
+"""The contract of every fusion head, over the registry: with each mechanism it accepts, plain and preconditioned."""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from ovo_clinic.errors import UserError
+from ovo_clinic.registry import ATTENTION, FUSION
+from ovo_clinic.types import Modality, Tokens
+
+DIM, BATCH, STEPS = 16, 6, 5
+MODALITIES = [Modality("labs", "vector", 4), Modality("vitals", "sequence", 3), Modality("codes", "vector", 9)]
+Given = dict[str, Tokens]
+Case = tuple[str, dict[str, Any]]
+
+
+def build(case: Case, seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    name, options = case
+    head = FUSION.build(name, DIM, MODALITIES, options=options)
+    assert isinstance(head, nn.Module)
+    return head.eval()
+
+
+def accepted_cases() -> list[Case]:
+    """Every head with every combination of mechanism and preconditioning that it takes."""
+    cases: list[Case] = []
+    for name in FUSION.names():
+        if "attention" not in FUSION.schema(name).model_fields:
+            cases.append((name, {}))
+            continue
+        for mechanism in ATTENTION.names():
+            for precondition in (False, True):
+                case = (name, {"attention": mechanism, "precondition": precondition})
+                try:
+                    build(case)
+                except UserError:
+                    continue
+                cases.append(case)
+    return cases
+
+
+def label(case: Case) -> str:
+    name, options = case
+    mechanism = [str(options["attention"])] if "attention" in options else []
+    return "-".join([name, *mechanism, *(["preconditioned"] if options.get("precondition") else [])])
+
+
+CASES = accepted_cases()
+SAFE = [case for case in CASES if FUSION.get(case[0]).unsafe is None]
+UNSAFE = [case for case in CASES if FUSION.get(case[0]).unsafe is not None]
+every_head = pytest.mark.parametrize("case", CASES, ids=label)
+every_safe_head = pytest.mark.parametrize("case", SAFE, ids=label)
+
+
+def tokens(seed: int = 1, dtype: torch.dtype = torch.float32) -> Given:
+    """A batch in which every modality is absent somewhere; the last unit has none and the sequence is padded."""
+    generator = torch.Generator().manual_seed(seed)
+    present = torch.ones(BATCH, len(MODALITIES), dtype=torch.bool)
+    present[1, 0] = present[2, 1] = present[3, 2] = present[4, :2] = present[5, :] = False
+    given = {}
+    for column, modality in enumerate(MODALITIES):
+        steps = STEPS if modality.kind == "sequence" else 1
+        lengths = torch.randint(1, steps + 1, (BATCH, 1), generator=generator)
+        mask = (torch.arange(steps) < lengths) & present[:, column : column + 1]
+        values = torch.randn(BATCH, steps, DIM, generator=generator).to(dtype)
+        given[modality.name] = Tokens(values * mask[..., None], mask)
+    return given
+
+
+def rows(given: Given, chosen: slice | list[int]) -> Given:
+    return {name: Tokens(item.values[chosen], item.mask[chosen]) for name, item in given.items()}
+
+
+def probe(out: Tensor, seed: int = 2) -> Tensor:
+    """A loss that weighs every output differently."""
+    weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed)).to(out.dtype)
+    return (out * weights).sum() + (out**2).sum()
+
+
+def test_registry_holds_the_heads_and_mechanisms() -> None:
+    expected = {"concat", "self_attention", "cross_attention", "ovo"}
+    references = {"self_attention_reference", "cross_attention_reference", "ovo_reference"}
+    assert expected | references <= set(FUSION.names())
+    assert "softmax" in ATTENTION.names()
+    assert {case[0] for case in CASES} == set(FUSION.names()), "a head accepts no mechanism at all"
+    assert {case[0] for case in UNSAFE} == {"self_attention_reference", "cross_attention_reference"}
+
+
+@every_head
+@pytest.mark.parametrize("garbage", [1e4, float("nan")], ids=["large", "nan"])
+def test_a_value_under_a_false_mask_changes_nothing(case: Case, garbage: float) -> None:
+    head, given = build(case), tokens()
+    dirty = {
+        name: Tokens(torch.where(item.mask[..., None], item.values, garbage), item.mask) for name, item in given.items()
+    }
+    assert torch.equal(head(dirty), head(given))
+
+
+@every_head
+def test_an_absent_modality_equals_one_not_given(case: Case) -> None:
+    head, given = build(case), tokens()
+    for name, item in given.items():
+        absent = {**given, name: Tokens(torch.zeros_like(item.values), torch.zeros_like(item.mask))}
+        missing = {key: value for key, value in given.items() if key != name}
+        assert torch.equal(head(absent), head(missing))
+
+
+@every_head
+def test_more_padding_changes_nothing(case: Case) -> None:
+    head, given = build(case), tokens()
+    item = given["vitals"]
+    values = torch.cat([item.values, torch.full((BATCH, 3, DIM), 7.0)], dim=1)
+    padded = {**given, "vitals": Tokens(values, torch.cat([item.mask, torch.zeros(BATCH, 3, dtype=torch.bool)], dim=1))}
+    assert_close(head(padded), head(given), rtol=1e-5, atol=1e-6)
+
+
+@every_safe_head
+def test_a_unit_does_not_depend_on_its_batch(case: Case) -> None:
+    head, given = build(case), tokens()
+    out = head(given)
+    assert_close(torch.cat([head(rows(given, [row])) for row in range(BATCH)]), out, rtol=1e-5, atol=1e-6)
+    assert_close(head(rows(given, [0, 4, 3])), out[[0, 4, 3]], rtol=1e-5, atol=1e-6)
+    assert other_units_gradient(head, given) == 0
+
+
+@pytest.mark.parametrize("case", UNSAFE, ids=label)
+def test_unsafe_heads_do_mix_the_units_of_a_batch(case: Case) -> None:
+    head, given = build(case), tokens()
+    assert "depends on who else is in it" in str(FUSION.get(case[0]).unsafe)
+    assert (head(rows(given, [0, 1]))[0] - head(given)[0]).abs().max() > 1e-3
+    assert other_units_gradient(head, given) > 1e-4
+
+
+def other_units_gradient(head: nn.Module, given: Given) -> float:
+    """Largest gradient of the first unit's output with respect to any other unit's input."""
+    leaves = {name: item.values.clone().requires_grad_() for name, item in given.items()}
+    out = head({name: Tokens(leaves[name], given[name].mask) for name in given})
+    gradients = torch.autograd.grad(probe(out[:1]), list(leaves.values()))
+    assert max(float(gradient[0].abs().max()) for gradient in gradients) > 1e-4
+    return max(float(gradient[1:].abs().max()) for gradient in gradients)
+
+
+@every_head
+def test_the_order_in_which_modalities_are_given_is_irrelevant(case: Case) -> None:
+    head, given = build(case), tokens()
+    assert torch.equal(head(dict(reversed(given.items()))), head(given))
+
+
+@every_head
+def test_nothing_present_is_finite_and_so_are_its_gradients(case: Case) -> None:
+    head = build(case)
+    nothing = {
+        name: Tokens(torch.zeros_like(item.values), torch.zeros_like(item.mask)) for name, item in tokens().items()
+    }
+    out = head(nothing)
+    assert out.isfinite().all()
+    if case in SAFE:
+        assert (out == 0).all()
+    probe(out).backward()
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in head.parameters())
+
+
+@every_safe_head
+def test_gradients_reach_every_row_of_every_parameter(case: Case) -> None:
+    head = build(case)
+    probe(head(tokens())).backward()
+    gradients = {name: parameter.grad for name, parameter in head.named_parameters()}
+    assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients.values())
+    largest = max((float(gradient.abs().max()) for gradient in gradients.values() if gradient is not None), default=0.0)
+    for name, gradient in gradients.items():
+        assert gradient is not None
+        by_row = gradient.flatten(1).abs().amax(dim=1) if gradient.ndim > 1 else gradient.abs().max()
+        assert (by_row > 1e-6 * largest).all(), name
+
+
+@every_head
+def test_a_state_dict_restores_the_head(case: Case) -> None:
+    head, other, given = build(case), build(case, seed=5), tokens()
+    if any(True for _ in head.parameters()):
+        assert not torch.equal(other(given), head(given))
+    other.load_state_dict(head.state_dict())
+    assert torch.equal(other(given), head(given))
+
+
+@every_head
+def test_bfloat16_is_near_float32(case: Case) -> None:
+    head = build(case)
+    exact = head(tokens())
+    given = tokens(dtype=torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = head(tokens())
+    half = head.to(torch.bfloat16)(given)
+    assert half.dtype == torch.bfloat16
+    for out in (mixed, half):
+        assert (out.float() - exact).norm() / exact.norm() < 0.03
+
+
+@every_head
+def test_a_batch_of_one_works_and_out_dim_is_right(case: Case) -> None:
+    head = build(case)
+    out = head(rows(tokens(), [0]))
+    assert out.shape == (1, head.out_dim)
+    assert out.isfinite().all() and out.abs().max() > 0
+    pairs = len(MODALITIES) * (len(MODALITIES) - 1) if case[0].startswith("cross") else len(MODALITIES)
+    assert head.out_dim == pairs * DIM
+
+
+def test_ovo_reference_with_one_head_is_the_identity_and_says_so() -> None:
+    with pytest.warns(UserWarning, match="heads=1 is the identity"):
+        head = build(("ovo_reference", {"heads": 1}))
+    x = torch.randn(BATCH, len(MODALITIES), DIM, dtype=torch.float64)
+    present = torch.ones(BATCH, 1, dtype=torch.bool)
+    given = {modality.name: Tokens(x[:, i : i + 1], present) for i, modality in enumerate(MODALITIES)}
+    out = head.double()(given)
+    assert torch.equal(out, x.flatten(1))
+    probe(out).backward()
+    (weight,) = head.parameters()
+    assert weight.grad is not None and weight.grad.abs().max() < 1e-12
+
+
+def test_ovo_reference_with_more_heads_is_not_the_identity() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        head = build(("ovo_reference", {"heads": 4}))
+    given = rows(tokens(), [0])
+    vectors = [item.values.sum(1) / item.mask.sum(1, keepdim=True) for item in given.values()]
+    assert (head(given) - torch.cat(vectors, dim=1)).abs().max() > 0.1

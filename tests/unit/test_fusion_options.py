@@ -1,0 +1,109 @@
+"""What the fusion heads refuse, and what they give a mechanism that asks for a length."""
+
+from typing import Any
+
+import pytest
+from torch import Tensor, nn
+
+from ovo_clinic.errors import UserError
+from ovo_clinic.registry import ATTENTION, FUSION
+from ovo_clinic.types import Modality
+
+MODALITIES = [Modality("labs", "vector", 4), Modality("vitals", "sequence", 3), Modality("codes", "vector", 9)]
+ATTENDING = ["self_attention", "cross_attention", "ovo"]
+
+
+def build(name: str, modalities: int = 3, dim: int = 16, **options: Any) -> Any:
+    return FUSION.build(name, dim, MODALITIES[:modalities], options=options, path="model.fusion")
+
+
+class Mechanism(nn.Module):
+    """A core that only remembers its length."""
+
+    paired_tokens = False
+    fixed_length = False
+    position_dependent = True
+
+    def __init__(self, heads: int, head_dim: int, *, length: int = 0) -> None:
+        super().__init__()
+        self.length = length
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
+        return q
+
+
+class Paired(Mechanism):
+    paired_tokens = True
+
+
+class Fixed(Mechanism):
+    fixed_length = True
+
+
+@pytest.fixture
+def mechanisms(monkeypatch: pytest.MonkeyPatch) -> None:
+    ATTENTION.names()
+    monkeypatch.setattr(ATTENTION, "_entries", {**ATTENTION._entries, "paired": Paired, "fixed": Fixed})
+
+
+@pytest.mark.parametrize("name", ATTENDING)
+def test_one_token_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match=rf"tokens: {name} needs at least 2 and got 1"):
+        build(name, tokens=1)
+    build(name, tokens=2)
+
+
+def test_concat_takes_one_token_and_no_fewer() -> None:
+    build("concat", tokens=1)
+    with pytest.raises(UserError, match="at least 1 and got 0"):
+        build("concat", tokens=0)
+
+
+@pytest.mark.parametrize("name", [*ATTENDING, "ovo_reference", "cross_attention_reference"])
+@pytest.mark.parametrize("heads", [0, 3])
+def test_heads_that_do_not_divide_the_width_are_refused(name: str, heads: int) -> None:
+    with pytest.raises(UserError, match=rf"heads: {heads} does not divide dim 16"):
+        build(name, heads=heads)
+
+
+def test_heads_of_the_self_attention_reference_divide_the_concatenation() -> None:
+    build("self_attention_reference", heads=3)
+    with pytest.raises(UserError, match="heads: 5 does not divide dim 48"):
+        build("self_attention_reference", heads=5)
+
+
+@pytest.mark.parametrize("name", ["cross_attention", "ovo", "cross_attention_reference", "ovo_reference"])
+def test_a_single_modality_is_refused_where_there_is_nothing_to_relate(name: str) -> None:
+    with pytest.raises(UserError, match=f"{name} relates modalities to each other and got 1; use concat"):
+        build(name, modalities=1)
+
+
+@pytest.mark.parametrize("name", ["concat", "self_attention", "self_attention_reference"])
+def test_a_single_modality_is_taken_by_the_others(name: str) -> None:
+    assert build(name, modalities=1).out_dim == 16
+
+
+@pytest.mark.parametrize("name", ATTENDING)
+def test_an_unknown_mechanism_or_option_is_named_with_the_valid_ones(name: str) -> None:
+    with pytest.raises(UserError, match="attention mechanism 'softmx' is not known; did you mean 'softmax'"):
+        build(name, attention="softmx")
+    with pytest.raises(UserError, match=r"model\.fusion\.head: no such setting; did you mean 'heads'"):
+        build(name, head=4)
+
+
+@pytest.mark.usefixtures("mechanisms")
+@pytest.mark.parametrize("name", ["cross_attention", "ovo"])
+def test_a_mechanism_that_pairs_tokens_is_refused_with_the_reason(name: str) -> None:
+    with pytest.raises(UserError, match=f"'paired' pairs query token i with key token i, and in {name}"):
+        build(name, attention="paired")
+    build("self_attention", attention="paired")
+
+
+@pytest.mark.usefixtures("mechanisms")
+@pytest.mark.parametrize("precondition", [False, True])
+def test_a_mechanism_of_fixed_length_is_told_the_number_of_keys(precondition: bool) -> None:
+    lengths = {}
+    for name in ATTENDING:
+        head = build(name, attention="fixed", tokens=5, precondition=precondition)
+        lengths[name] = next(module.length for module in head.modules() if isinstance(module, Fixed))
+    assert lengths == {"self_attention": 15, "cross_attention": 5, "ovo": 5}
