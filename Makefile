@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 # Present only after a complete installation of exactly these two files.
 STAMP := $(VENV)/installed-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
-PIP := $(PY) -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+PIP := $(PY) -m pip --disable-pip-version-check install -qq --constraint constraints.txt
 
 .PHONY: setup demo test test-all lint clean
 
