@@ -116,7 +116,7 @@ def _cohort(raw: RawFolder, cohort: Cohort) -> tuple[pl.DataFrame, list[Step]]:
         steps.append(_step(f"{name} is filled", frame, cohort))
     frame = frame.filter(pl.any_horizontal(pl.col(cohort.labels).is_not_null()))
     steps.append(_step("a label is known", frame, cohort))
-    return frame.select(dict.fromkeys(["unit_id", "patient_id", *cohort.labels, *cohort.columns])), steps
+    return frame.select(*dict.fromkeys(["unit_id", "patient_id", *cohort.labels, *cohort.columns])), steps
 
 
 def _file(raw: RawFolder, source: Source) -> Path:
