@@ -52,16 +52,19 @@ class ModalityTokens(nn.Module):
         batch, dim = present.shape[0], self.bias.shape[-1]
         empty = next(iter(given.values())).values.new_zeros(()).expand(batch, self.tokens, dim)
         pooled = torch.stack([self._pool(name, given[name]) if name in given else empty for name in self.names], dim=1)
+        # Masked on both sides of the map: what stands under a mask reaches neither the output nor the map's gradient.
+        pooled = pooled.masked_fill(~present[..., None, None], 0)
         x = torch.einsum("bmnd,mnde->bmne", pooled, self.weight) + self.bias
         return x.masked_fill(~present[..., None, None], 0), present
 
     def _pool(self, name: str, tokens: Tokens) -> Tensor:
         """Tokens (B,T,D) -> (B,n,D)."""
-        values = tokens.values.masked_fill(~tokens.mask[..., None], 0)
+        values = tokens.values
         if name not in self.sequences:
             assert values.shape[1] == 1, f"modality {name} is a vector but its encoder gave {values.shape[1]} tokens"
             return values.expand(-1, self.tokens, -1)
         assert self.queries is not None
+        values = values.masked_fill(~tokens.mask[..., None], 0)
         queries = self.queries[self.sequences[name]].to(values.dtype).expand(len(values), 1, -1, -1)
         keys = values[:, None]
         pooled: Tensor = self.attention(queries, keys, keys, key_mask=tokens.mask)
@@ -97,10 +100,13 @@ def stack_vectors(given: Mapping[str, Tokens], names: Sequence[str]) -> tuple[Te
     present = stack_presence(given, names)
     first = next(iter(given.values())).values
     empty = first.new_zeros(()).expand(first.shape[0], first.shape[2])
-    return torch.stack([_masked_mean(given[name]) if name in given else empty for name in names], dim=1), present
+    x = torch.stack([_mean_token(given[name]) if name in given else empty for name in names], dim=1)
+    return x.masked_fill(~present[..., None], 0), present
 
 
-def _masked_mean(tokens: Tokens) -> Tensor:
-    """Tokens (B,T,D) -> (B,D), zero where absent."""
+def _mean_token(tokens: Tokens) -> Tensor:
+    """Tokens (B,T,D) -> (B,D), the masked mean; any value where absent."""
+    if tokens.values.shape[1] == 1:
+        return tokens.values[:, 0]
     total = tokens.values.masked_fill(~tokens.mask[..., None], 0).sum(dim=1)
     return total / tokens.mask.sum(dim=1, keepdim=True).clamp_min(1)
