@@ -78,7 +78,7 @@ class Prepared:
         """(N,) or (N,K) labels, NaN = not labelled."""
         columns = self.manifest["target"]
         values = self.cohort.select(pl.col(columns).cast(pl.Float32).fill_null(np.nan)).to_numpy()
-        return np.asarray(values[:, 0] if len(columns) == 1 else values, dtype=np.float32)
+        return np.array(values[:, 0] if len(columns) == 1 else values, dtype=np.float32)
 
     def array(self, modality: str) -> arrays.ModalityArray:
         """A modality's array, memory-mapped."""

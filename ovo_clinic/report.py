@@ -90,7 +90,7 @@ def scores(comparison: Comparison, label: str, metric: str) -> npt.NDArray[np.fl
 
 def _macs(comparison: Comparison, label: str) -> float:
     costs = comparison.results[label][0]["costs"]
-    return float(costs["macs"]["total"])
+    return float(costs["macs_total"])
 
 
 def _present(comparison: Comparison, modality: str) -> float:

@@ -6,6 +6,7 @@ compares heads; the seeds as its child runs; and one `study` run with table, fig
 """
 
 import json
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -53,7 +54,8 @@ class Store:
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+        for name in ("mlflow", "alembic"):
+            logging.getLogger(name).setLevel(logging.WARNING)  # the store announces every table it makes
         try:
             self._client = MlflowClient(tracking_uri=uri)
             self._client.search_experiments(max_results=1)
@@ -133,7 +135,7 @@ class Store:
         ]
         for split, values in result["metrics"].items():
             metrics += [_metric(f"best_{split}_{key}", value) for key, value in values.items()]
-        costs = {"macs": result["costs"]["macs"]["total"], "parameters": result["costs"]["parameters"]}
+        costs = {name: value for name, value in result["costs"].items() if isinstance(value, int)}
         extra = {"best_epoch": result["best_epoch"], "seconds": result["seconds"], **costs}
         metrics += [_metric(key, value) for key, value in extra.items()]
         self._log(run, params=_run_params(result), metrics=metrics)
