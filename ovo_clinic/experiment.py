@@ -132,7 +132,8 @@ class Experiment(Options):
         dataset, path = spec.load(self.dataset, self.folder)
         task = dataset.task(self.task)
         split = check(SplitSpec, {**task.split.model_dump(), **self.split}, "split")
-        return DataRequest(dataset, path, self.task, spec.task_options(dataset, self.task, self.data, path), split)
+        options = spec.task_options(dataset, self.task, _merge(task.options, self.data), path)
+        return DataRequest(dataset, path, self.task, options, split)
 
     def resolved(self) -> dict[str, Any]:
         """Plain values of everything that decides the result of a run; no machine's paths."""

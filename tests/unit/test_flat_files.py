@@ -1,0 +1,342 @@
+"""A private data set from three files to arrays, against plain pandas."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from ovo_clinic import experiment
+from ovo_clinic.errors import UserError
+from ovo_clinic.new_dataset import new_dataset
+from ovo_clinic.prepare import Prepared, prepare
+
+STAYS = 120
+CUT = 24.0
+
+
+def stays(random: np.random.Generator) -> pd.DataFrame:
+    patients = random.integers(0, 70, STAYS)
+    return pd.DataFrame(
+        {
+            "Stay_ID": 5000 + random.permutation(STAYS),
+            "Subject_ID": [f"person-{number}" for number in patients],
+            "Age": np.where(random.random(STAYS) < 0.1, np.nan, random.normal(60, 12, STAYS).round(1)),
+            "Sex": random.choice(["F", "M", None], STAYS, p=[0.45, 0.45, 0.1]),
+            "Ventilated": random.integers(0, 2, STAYS),
+            "Died": random.integers(0, 2, STAYS),
+            "Discharge_Location": random.choice(["home", "ward"], STAYS),
+        }
+    )
+
+
+def labs(random: np.random.Generator, units: pd.Series) -> pd.DataFrame:
+    rows = 1500
+    frame = pd.DataFrame(
+        {
+            "stay_id": random.choice(units[:90], rows),
+            "hours": random.integers(-4, 40, rows).astype(float),
+            "variable": random.choice(["sodium", "glucose", "lactate"], rows, p=[0.5, 0.45, 0.05]),
+            "value": random.normal(5, 1, rows).round(3),
+        }
+    )
+    frame.loc[::50, "hours"] = np.nan
+    frame.loc[::70, "value"] = np.nan
+    frame.loc[1, "hours"] = CUT
+    return frame
+
+
+def diagnoses(random: np.random.Generator, units: pd.Series) -> pd.DataFrame:
+    codes = random.choice(["0389", "389", "I10", "E11"], 400)
+    return pd.DataFrame(
+        {"stay_id": random.choice(units[20:], 400), "icd_code": codes, "hour": random.integers(0, 48, 400)}
+    )
+
+
+@dataclass(frozen=True)
+class Source:
+    folder: Path
+    stays: pd.DataFrame
+    labs: pd.DataFrame
+    diagnoses: pd.DataFrame
+
+    def write(self) -> list[Path]:
+        files = [self.folder / "stays.csv", self.folder / "labs.csv.gz", self.folder / "diagnoses.csv"]
+        for path, frame in zip(files, (self.stays, self.labs, self.diagnoses), strict=True):
+            frame.to_csv(path, index=False)
+        return files
+
+
+@pytest.fixture
+def source(tmp_path: Path, home: Path) -> Source:
+    random = np.random.default_rng(7)
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    frame = stays(random)
+    return Source(folder, frame, labs(random, frame["Stay_ID"]), diagnoses(random, frame["Stay_ID"]))
+
+
+def described(source: Source, **options: Any) -> Path:
+    """The config that `new-dataset` writes."""
+    _, config = new_dataset("mine", source.write(), source.folder.parent / "described", **options)
+    return config
+
+
+def edited(config: Path, **options: Any) -> Path:
+    """The config after a change of the task's options in the spec."""
+    path = config.with_name("mine.spec.yaml")
+    content = yaml.safe_load(path.read_text())
+    content["tasks"]["mine"]["options"] |= options
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return config
+
+
+def prepared(config: Path, source: Source, *overrides: str) -> Prepared:
+    return prepare(experiment.load(str(config), overrides).data_request(), {"": source.folder})
+
+
+def features(data: Prepared, name: str) -> pd.DataFrame:
+    """A modality's array as a table of the units in which it is present."""
+    array = data.array(name)
+    frame = pd.DataFrame(np.asarray(array.values), columns=[column.name for column in array.columns])
+    frame.index = pd.Index(data.cohort["unit_id"].to_numpy())
+    return frame[array.present]
+
+
+def training(data: Prepared) -> list[int]:
+    return data.cohort["unit_id"].to_numpy()[data.split == "train"].tolist()
+
+
+def test_cohort_and_vector(source: Source) -> None:
+    data = prepared(described(source), source)
+    expected = source.stays.sort_values("Stay_ID").set_index("Stay_ID")
+    assert data.cohort["unit_id"].to_list() == expected.index.tolist()
+    assert data.cohort["patient_id"].to_list() == expected["Subject_ID"].tolist()
+    assert data.target.tolist() == expected["Died"].tolist()
+    found = features(data, "stays")
+    assert list(found.columns) == ["age", "ventilated", "sex=(blank)", "sex=F", "sex=M"]
+    np.testing.assert_array_equal(found["age"], expected["Age"].astype(np.float32))
+    np.testing.assert_array_equal(found["ventilated"], expected["Ventilated"])
+    np.testing.assert_array_equal(found["sex=F"], expected["Sex"] == "F")
+    np.testing.assert_array_equal(found["sex=(blank)"], expected["Sex"].isna())
+
+
+def test_summaries_before_the_prediction_time(source: Source) -> None:
+    data = prepared(described(source, prediction_hours=CUT), source)
+    known = source.labs.dropna(subset=["value"])
+    early = known[known["hours"] < CUT]
+    assert data.manifest["notes"]["labs: records at or after the prediction time"] == (known["hours"] >= CUT).sum()
+    assert data.manifest["notes"]["labs: records of unknown time"] == known["hours"].isna().sum() > 0
+    found = features(data, "labs")
+    assert sorted(found.index) == sorted(early["stay_id"].unique())
+    for variable in ("sodium", "glucose", "lactate"):
+        group = early[early["variable"] == variable].groupby("stay_id")
+        statistics = group["value"].agg(["min", "max", "mean", "count"]).reindex(found.index)
+        for name in ("min", "max", "mean"):
+            np.testing.assert_allclose(found[f"{variable}|{name}"], statistics[name], rtol=1e-6)
+        np.testing.assert_array_equal(found[f"{variable}|count"], statistics["count"].fillna(0))
+        latest = early[early["variable"] == variable].groupby(["stay_id", "hours"])["value"].mean().reset_index()
+        last = latest.sort_values("hours").groupby("stay_id")["value"].last().reindex(found.index)
+        np.testing.assert_allclose(found[f"{variable}|last"], last, rtol=1e-6)
+
+
+def test_codes_keep_leading_zeros_and_obey_the_cut(source: Source) -> None:
+    data = prepared(described(source, prediction_hours=CUT), source)
+    early = source.diagnoses[source.diagnoses["hour"] < CUT]
+    expected = pd.crosstab(early["stay_id"], early["icd_code"]).clip(upper=1)
+    pd.testing.assert_frame_equal(features(data, "diagnoses"), expected, check_dtype=False, check_names=False)
+
+
+def test_share_counts_training_units(source: Source) -> None:
+    config = described(source)
+    everything = prepared(config, source)
+    units = source.labs.dropna(subset=["value"]).query("variable == 'lactate'")["stay_id"].unique()
+    share = np.isin(training(everything), units).mean()
+    for factor, kept in ((0.99, True), (1.01, False)):
+        data = prepared(config, source, f"data.modalities.labs.share={share * factor}")
+        assert any(column.group == "lactate" for column in data.array("labs").columns) is kept
+
+
+def test_sequence(source: Source) -> None:
+    config = described(source)
+    options = {"kind": "sequence", "table": "labs", "time": "hours", "variable": "variable", "value": "value"}
+    modalities = yaml.safe_load(config.with_name("mine.spec.yaml").read_text())["tasks"]["mine"]["options"][
+        "modalities"
+    ]
+    data = prepared(edited(config, modalities=modalities | {"labs": options}), source)
+    array = data.array("labs")
+    names = [column.name for column in array.columns]
+    known = source.labs.dropna()
+    expected = known.groupby(["stay_id", "hours", "variable"])["value"].mean().unstack()
+    assert array.offsets is not None and array.values.shape == (len(expected), 1 + expected.shape[1])
+    units = np.repeat(data.cohort["unit_id"].to_numpy(), np.diff(array.offsets))
+    np.testing.assert_array_equal(units, expected.index.get_level_values("stay_id"))
+    np.testing.assert_array_equal(array.values[:, 0], expected.index.get_level_values("hours"))
+    np.testing.assert_allclose(array.values[:, 1:], expected[names[1:]].to_numpy(), rtol=1e-6)
+    assert data.manifest["notes"]["labs: records of unknown time"] > 0
+
+
+def test_order_of_rows_changes_nothing(source: Source) -> None:
+    config = described(source)
+    first = prepared(config, source)
+    frames = [frame.sample(frac=1, random_state=1) for frame in (source.stays, source.labs, source.diagnoses)]
+    shuffled = Source(source.folder, *frames)
+    shuffled.write()
+    second = prepared(config, shuffled)
+    assert first.folder != second.folder
+    assert first.manifest["digests"] == second.manifest["digests"]
+    for name in first.modalities:
+        np.testing.assert_array_equal(first.array(name).values, second.array(name).values)
+
+
+def test_times_in_other_units(source: Source) -> None:
+    config = described(source, prediction_hours=CUT)
+    hours = prepared(config, source)
+    moved = Source(source.folder, source.stays, source.labs.assign(hours=source.labs["hours"] * 60), source.diagnoses)
+    moved.write()
+    minutes = prepared(config, moved, "data.modalities.labs.time_unit=minutes")
+    np.testing.assert_array_equal(hours.array("labs").values, minutes.array("labs").values)
+    assert hours.manifest["notes"] == minutes.manifest["notes"]
+
+
+def test_text_labels_need_their_order(source: Source) -> None:
+    outcome = source.stays["Died"].map({0: "alive", 1: "dead"})
+    changed = Source(source.folder, source.stays.assign(Died=outcome), source.labs, source.diagnoses)
+    with pytest.raises(UserError, match="--classes: column 'died' of stays.csv has 2 different values"):
+        described(changed)
+    data = prepared(described(changed, classes=["alive", "dead"]), changed)
+    expected = source.stays.sort_values("Stay_ID")["Died"]
+    assert data.target.tolist() == expected.tolist()
+    assert data.manifest["attrition"][0]["positives"] == expected.sum()
+
+
+def test_text_label_with_another_value(source: Source) -> None:
+    outcome = source.stays["Died"].map({0: "alive", 1: "dead"})
+    changed = Source(source.folder, source.stays.assign(Died=outcome), source.labs, source.diagnoses)
+    config = described(changed, classes=["alive", "dead"])
+    changed.stays.loc[3, "Died"] = "unknown"
+    changed.write()
+    with pytest.raises(UserError, match="stays.csv: column 'died' holds 1 value.* data.cohort.classes"):
+        prepared(config, changed)
+
+
+def test_units_without_label_or_required_value_are_counted_out(source: Source) -> None:
+    source.stays["Died"] = source.stays["Died"].astype("Int64")
+    source.stays.loc[:4, "Died"] = pd.NA
+    data = prepared(described(source), source, "data.cohort.require=[age]")
+    kept = source.stays.dropna(subset=["Age"])
+    labelled = kept.dropna(subset=["Died"])
+    steps = [(step["units"], step["patients"], step["positives"]) for step in data.manifest["attrition"]]
+    assert steps == [
+        (len(rows), rows["Subject_ID"].nunique(), rows["Died"].sum()) for rows in (source.stays, kept, labelled)
+    ]
+    assert data.cohort["unit_id"].to_list() == sorted(labelled["Stay_ID"])
+
+
+def test_people_stay_together(source: Source) -> None:
+    data = prepared(described(source), source)
+    sides = pd.Series(data.split).groupby(data.cohort["patient_id"].to_numpy()).nunique()
+    assert (sides == 1).all() and len(sides) < STAYS
+
+
+def test_a_unit_in_two_rows_is_named(source: Source) -> None:
+    config = described(source)
+    source.stays.loc[1, "Stay_ID"] = source.stays.loc[0, "Stay_ID"]
+    source.write()
+    with pytest.raises(UserError, match="stays.csv: column 'stay_id' holds 1 value"):
+        prepared(config, source)
+
+
+def test_a_binary_column_with_an_empty_cell_is_named(source: Source) -> None:
+    config = described(source)
+    source.stays["Ventilated"] = source.stays["Ventilated"].astype("Int64")
+    source.stays.loc[2, "Ventilated"] = pd.NA
+    source.write()
+    with pytest.raises(UserError, match="stays.csv: column 'ventilated' is declared binary, and 1 cell"):
+        prepared(config, source)
+
+
+def test_a_missing_column_is_named(source: Source) -> None:
+    config = described(source)
+    Source(source.folder, source.stays.drop(columns="Age"), source.labs, source.diagnoses).write()
+    with pytest.raises(UserError, match="stays.csv: has no column age"):
+        prepared(config, source)
+
+
+MISTAKES = {
+    "data.modalities.labs.valeu=x": "data.modalities.labs.valeu: no such setting; did you mean 'value'",
+    "data.modalities.labs.kind=lab": "data.modalities.labs: .*'vector', 'codes', 'summaries', 'sequence'",
+    "data.modalities.labs.value=valeu": "data.modalities.labs.value: table 'labs' has no column 'valeu'; .* 'value'",
+    "data.modalities.labs.value=variable": "data.modalities.labs.value: column 'variable' is declared as text",
+    "data.modalities.labs.share=2": "data.modalities.labs.share: 2: ",
+    "data.modalities.stays.numeric=[died]": "data.modalities.stays.numeric: 'died' is an id, a label or banned",
+    "data.modalities.stays.table=labz": "data.modalities.stays.table: no table 'labz'; did you mean 'labs'",
+    "data.cohort.labels=[dead]": "data.cohort.labels: table 'stays' has no column 'dead'",
+    "data.cohort.unit=[1]": "data.cohort.unit: ",
+    "data.prediction_hours=soon": "data.prediction_hours: 'soon': ",
+}
+
+
+@pytest.mark.parametrize("override", MISTAKES)
+def test_mistakes_are_named_by_their_path(source: Source, override: str) -> None:
+    with pytest.raises(UserError, match=f"^{MISTAKES[override]}") as raised:
+        prepared(described(source), source, override)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_prediction_time_needs_times(source: Source) -> None:
+    untimed = Source(source.folder, source.stays, source.labs, source.diagnoses.drop(columns="hour"))
+    config = described(untimed, prediction_hours=CUT)
+    with pytest.raises(UserError, match="^data.modalities.diagnoses.time: is needed"):
+        prepared(config, untimed)
+    data = prepared(config, untimed, "data.modalities.diagnoses.known_before=true")
+    assert sorted(features(data, "diagnoses").index) == sorted(untimed.diagnoses["stay_id"].unique())
+
+
+def test_all_columns_by_type_but_never_the_outcome(source: Source) -> None:
+    config = described(source)
+    path = config.with_name("mine.spec.yaml")
+    content = yaml.safe_load(path.read_text())
+    content["tables"]["stays"]["columns"]["discharge_location"] = "text"
+    content["tasks"]["mine"]["options"]["modalities"]["stays"] = {"kind": "vector", "table": "stays"}
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    groups = {column.group for column in prepared(config, source).array("stays").columns}
+    assert groups == {"age", "ventilated", "sex"}
+
+
+def test_description_holds_no_values_and_bans_outcomes(source: Source) -> None:
+    spec_file, config = new_dataset("mine", source.write(), source.folder.parent)
+    text = spec_file.read_text() + config.read_text()
+    content = yaml.safe_load(spec_file.read_text())
+    assert content["banned"] == ["discharge_location"]
+    assert content["tasks"]["mine"]["options"]["cohort"]["patient"] == "subject_id"
+    assert "discharge_location" not in content["tables"]["stays"]["columns"]
+    for value in ("person-", "sodium", "home", "I10", "0389", *source.stays["Stay_ID"].astype(str)):
+        assert value not in text
+
+
+def test_description_overwrites_nothing(source: Source) -> None:
+    spec_file, config = new_dataset("mine", source.write(), source.folder.parent)
+    config.unlink()
+    before = spec_file.read_text()
+    with pytest.raises(UserError, match="mine.spec.yaml: exists already"):
+        new_dataset("mine", source.write(), source.folder.parent)
+    assert spec_file.read_text() == before and not config.exists()
+
+
+def test_unclear_parts_are_asked_for(source: Source) -> None:
+    both = Source(source.folder, source.stays.assign(target=source.stays["Died"]), source.labs, source.diagnoses)
+    with pytest.raises(UserError, match="^--label: .*'died' of stays.csv, 'target' of stays.csv"):
+        described(both)
+    neither = Source(source.folder, source.stays.rename(columns={"Died": "y"}), source.labs, source.diagnoses)
+    with pytest.raises(UserError, match="^--label: .*'y' of stays.csv"):
+        described(neither)
+    with pytest.raises(UserError, match="^--unit: 'age' is not a column of every file; these are: stay_id"):
+        described(source, unit="age")
+    people = Source(source.folder, source.stays.assign(mrn=source.stays["Subject_ID"]), source.labs, source.diagnoses)
+    with pytest.raises(UserError, match="^--patient: .*subject_id, mrn"):
+        described(people)
+    assert prepared(described(people, patient="MRN"), people).cohort["patient_id"].n_unique() > 1
