@@ -260,12 +260,12 @@ def _explained(error: Exception, file: _File) -> Exception:
     message = str(error)
     if _is_damaged(file.path):
         return UserError(f"{file.path}: is cut off or damaged (its checksum fails); {_AGAIN}")
-    if found := re.search(r"could not parse `(.*?)` as dtype `(\w+)` at column '(.*?)'", message, re.DOTALL):
+    if found := re.search(r"could not parse `(.*?)` as dtype `([if]64)` at column '(.*?)'", message, re.DOTALL):
         return _not_numeric(file, column=found[3], value=found[1], whole=found[2] == "i64")
     pattern = r"conversion from `str` to `i64` failed in column '(.*?)'.*?\[\"(.*?)\""
     if found := re.search(pattern, message, re.DOTALL):
         return _not_numeric(file, column=found[1], value=found[2], whole=True)
-    if "found more fields" in message or "CSV malformed" in message:
+    if re.search("found more fields|CSV malformed|as dtype `str`", message):
         return UserError(f"{file.path}: its rows or quotes are broken; quote text that holds commas, or {_AGAIN}")
     if isinstance(error, OSError):
         return UserError(f"{file.path}: cannot be read ({' '.join(message.split())}); {_AGAIN}")
