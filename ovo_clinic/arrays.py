@@ -148,6 +148,8 @@ def _summaries(
     empty = np.array([0 if name in table.zero_filled else np.nan for name in statistics], dtype=np.float32)
     values = np.tile(empty, (training.size, len(kept)))
     found = _index(frame, "variable", kept)
+    cells = found["_row"] * len(kept) + found["_column"]
+    assert cells.n_unique() == found.height, "a summaries table has two rows of one unit and variable"
     rows, first = found["_row"].to_numpy(), found["_column"].to_numpy() * len(statistics)
     for position, name in enumerate(statistics):
         filled = found[name].cast(pl.Float32).fill_null(float(empty[position]))
@@ -161,6 +163,8 @@ def _sequence(
     kept = _kept(frame, "variable", vocabulary, training, present)
     steps = frame.select("_row", "hours").unique().sort("_row", "hours").with_row_index("_step")
     found = _index(frame, "variable", kept).join(steps, on=["_row", "hours"], how="inner")
+    cells = found["_step"].cast(pl.Int64) * len(kept) + found["_column"]
+    assert cells.n_unique() == found.height, "a sequence table has two values of one unit, time and variable"
     values = np.full((steps.height, len(kept) + 1), np.nan, dtype=np.float32)
     values[:, 0] = steps["hours"].cast(pl.Float32).to_numpy()
     values[found["_step"].to_numpy(), found["_column"].to_numpy() + 1] = found["value"].cast(pl.Float32).to_numpy()
