@@ -1,5 +1,6 @@
 """Batches sliced whole from memory-mapped arrays, and the Lightning data module around them."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -128,7 +129,7 @@ class BatchSampler(Sampler[npt.NDArray[np.int64]]):
                 order = generator.permutation(order)
             else:
                 order = generator.choice(order, order.size, p=self._weights / self._weights.sum())
-        share = -(-order.size // self._ranks)
+        share = math.ceil(order.size / self._ranks)
         # Wrapping round gives every rank the same number of batches; unequal numbers would make the ranks wait forever.
         own = np.resize(order, share * self._ranks)[self._rank :: self._ranks]
         for start in range(0, own.size, self._batch_size):
@@ -136,7 +137,7 @@ class BatchSampler(Sampler[npt.NDArray[np.int64]]):
 
     def __len__(self) -> int:
         """Batches of this rank in an epoch."""
-        return -(-(-(-self._rows.size // self._ranks)) // self._batch_size)
+        return math.ceil(math.ceil(self._rows.size / self._ranks) / self._batch_size)
 
 
 class DataModule(lightning.LightningDataModule):
@@ -195,7 +196,8 @@ class DataModule(lightning.LightningDataModule):
         trainer = self.trainer
         rank, ranks = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
         sampler = BatchSampler(rows, self.batch_size, seed=self._seed, weights=weights, rank=rank, ranks=ranks)
-        return DataLoader(self.dataset, batch_size=None, sampler=sampler)
+        # A loader without a generator of its own draws from the global one, which dropout shares.
+        return DataLoader(self.dataset, batch_size=None, sampler=sampler, generator=torch.Generator())
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """The whole validation split, in order, on every rank: its metric is never an average of parts."""
@@ -205,4 +207,4 @@ class DataModule(lightning.LightningDataModule):
         """A whole split in order; in larger batches, as no gradient is kept, unless `exact_batches`."""
         size = self.batch_size if exact_batches else max(self.batch_size, 1024)
         sampler = BatchSampler(self.split_rows[split], size)
-        return DataLoader(self.dataset, batch_size=None, sampler=sampler)
+        return DataLoader(self.dataset, batch_size=None, sampler=sampler, generator=torch.Generator())

@@ -55,7 +55,7 @@ class FusionModule(lightning.LightningModule):
         self._outputs: list[tuple[Tensor, Tensor]] = []
 
     def on_train_epoch_start(self) -> None:
-        """Seeds dropout by seed and epoch, so that a resumed run repeats the one that was not interrupted."""
+        """Seeds dropout and order by seed and epoch, so that a resumed run repeats one that was not interrupted."""
         torch.manual_seed(self._experiment.seed * 100_003 + self.current_epoch)
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
@@ -242,7 +242,16 @@ def _fit(
     monitor = f"validation_{settings.monitor or module._task.monitor}"
     mode = "min" if monitor.endswith(("loss", "brier")) else "max"
     checkpoints = folder / "checkpoints"
-    keeper = ModelCheckpoint(checkpoints, "best", monitor=monitor, mode=mode, save_last=True, enable_version_counter=False)
+    # At the end of the epoch: a checkpoint written during validation would resume inside the epoch.
+    keeper = ModelCheckpoint(
+        checkpoints,
+        "best",
+        monitor=monitor,
+        mode=mode,
+        save_last=True,
+        enable_version_counter=False,
+        save_on_train_epoch_end=True,
+    )
     # The notice on which accelerator is used would come once per run; the result says it.
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     with warnings.catch_warnings():
