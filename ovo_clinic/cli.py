@@ -205,7 +205,7 @@ def _print_prepared(prepared: "Prepared") -> None:
     for name, entry in manifest["modalities"].items():
         present = sum(entry["present"].values()) / prepared.cohort.height
         out.print(f"  {name:14s} {len(entry['columns']):5d} features, present in {100 * present:5.1f} % of units")
-    for note, value in manifest["notes"].items():
+    for note, value in ((note, value) for note, value in manifest["notes"].items() if value):
         out.print(f"  note: {note}: {value}")
     out.print(f"Prepared: {prepared.folder}")
 
