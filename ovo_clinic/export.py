@@ -68,8 +68,11 @@ def _vector(array: ModalityArray, units: pl.DataFrame) -> pl.DataFrame:
 def _sequence(array: ModalityArray, units: pl.DataFrame) -> pl.DataFrame:
     assert array.offsets is not None
     steps = pl.Series(np.repeat(np.arange(units.height), np.diff(array.offsets)))
-    frame = pl.DataFrame(np.asarray(array.values), schema=[column.name for column in array.columns], orient="row")
-    long = frame.with_columns(units["unit_id"].gather(steps)).unpivot(index=["unit_id", "hours"]).fill_nan(None)
+    # By position: a variable may be called as one of the leading columns is.
+    names = {str(position): column.name for position, column in enumerate(array.columns)}
+    frame = pl.DataFrame(np.asarray(array.values), schema=list(names), orient="row")
+    long = frame.with_columns(units["unit_id"].gather(steps)).unpivot(index=["unit_id", "0"]).fill_nan(None)
+    long = long.rename({"0": "hours"}).with_columns(pl.col("variable").replace_strict(names))
     return long.drop_nulls("value").sort("unit_id", "hours", "variable")
 
 

@@ -1,4 +1,4 @@
-"""Raw folders of csv or csv.gz files: found in any case, checked early, read streaming, with one-line errors."""
+"""Raw folders of csv, csv.gz or parquet files: checked early, read streaming, with one-line errors."""
 
 import csv
 import difflib
@@ -20,6 +20,7 @@ from ovo_clinic.spec import TableSpec
 _DTYPES = {"integer": pl.Int64, "number": pl.Float64, "text": pl.String}
 _GZIP_MAGIC = b"\x1f\x8b"
 _SAMPLE_BYTES = 1 << 16
+_SAMPLE_ROWS = 1000
 _HASHED_BYTES = 1 << 20
 _PLAIN_INTEGER = re.compile(r"[+-]?\d+")
 _AGAIN = "copy or download the file again"
@@ -67,14 +68,20 @@ class RawFolder:
         """The declared columns by lower-case name: Int64, Float64 (null unless finite) or String (null where blank)."""
         file, columns = self._file(table), self._tables[table].columns
         text = {file.headers[name] for name in file.decorated}
-        dtypes = {file.headers[name]: _DTYPES[kind] for name, kind in columns.items()}
-        frame = pl.scan_csv(
-            file.path,
-            schema_overrides={name: pl.String() if name in text else dtype() for name, dtype in dtypes.items()},
-            infer_schema=False,
-            null_values="",
-            encoding="utf8-lossy",  # free text of old systems must not stop the reading
-        )
+        dtypes = {
+            header: pl.String() if header in text else _DTYPES[columns[name]]() for name, header in file.headers.items()
+        }
+        if _is_parquet(file.path):
+            blanked = pl.scan_parquet(file.path).with_columns(pl.col(pl.String).replace("", None))
+            frame = blanked.select(pl.col(name).cast(dtype) for name, dtype in dtypes.items())
+        else:
+            frame = pl.scan_csv(
+                file.path,
+                schema_overrides=dtypes,
+                infer_schema=False,
+                null_values="",
+                encoding="utf8-lossy",  # free text of old systems must not stop the reading
+            )
         return frame.select(_column(name, kind, file) for name, kind in columns.items())
 
     def collect(self, query: pl.LazyFrame, table: str) -> pl.DataFrame:
@@ -134,7 +141,7 @@ class RawFolder:
 
     def _open(self, name: str, folder: Path) -> _File | None:
         table = self._tables[name]
-        names = [f"{table.file}.csv.gz".lower(), f"{table.file}.csv".lower()]
+        names = [f"{table.file}{suffix}".lower() for suffix in (".csv.gz", ".csv", ".parquet")]
         found = {path.name.lower(): path for path in folder.iterdir()}
         path = next((found[wanted] for wanted in names if wanted in found), None)
         if path is None and table.required:
@@ -146,7 +153,7 @@ class RawFolder:
         return None if path is None else self._inspect(name, path)
 
     def _inspect(self, name: str, path: Path) -> _File:
-        header, *rows = _head(path)
+        header, *rows = _parquet_head(path) if _is_parquet(path) else _head(path)
         columns = {column.strip().lower(): column for column in header}
         self._check_columns(name, path, list(columns))
         names = [column.strip().lower() for column in header]
@@ -160,7 +167,7 @@ class RawFolder:
                 f"{path}: record {wrong} has {len(rows[wrong - 2])} fields where the header has {len(header)}; "
                 f"quote text that holds commas, or {_AGAIN}"
             )
-        if _ends_early(path, len(header)):
+        if not _is_parquet(path) and _ends_early(path, len(header)):
             raise UserError(f"{path}: is cut off in its last row; {_AGAIN}")
         headers = {column: columns[column] for column in self._tables[name].columns}
         decorated = [
@@ -195,6 +202,19 @@ def _folder(folders: Mapping[str, Path], table: TableSpec) -> Path:
     if not folder.is_dir():
         raise UserError(f"--raw: {folder} is not a folder; give the folder of the csv or csv.gz files")
     return folder
+
+
+def _is_parquet(path: Path) -> bool:
+    return path.suffix.lower() == ".parquet"
+
+
+def _parquet_head(path: Path) -> list[list[str]]:
+    """The header and the first rows of a parquet file, as text."""
+    try:
+        frame = pl.scan_parquet(path).head(_SAMPLE_ROWS).cast(pl.String).collect()
+    except (pl.exceptions.PolarsError, OSError):
+        raise UserError(f"{path}: is cut off, damaged, or no parquet table of plain columns; {_AGAIN}") from None
+    return [frame.columns, *([cell or "" for cell in row] for row in frame.iter_rows())]
 
 
 def _head(path: Path) -> list[list[str]]:
@@ -262,9 +282,9 @@ def _explained(error: Exception, file: _File) -> Exception:
         return UserError(f"{file.path}: is cut off or damaged (its checksum fails); {_AGAIN}")
     if found := re.search(r"could not parse `(.*?)` as dtype `([if]64)` at column '(.*?)'", message, re.DOTALL):
         return _not_numeric(file, column=found[3], value=found[1], whole=found[2] == "i64")
-    pattern = r"conversion from `str` to `i64` failed in column '(.*?)'.*?\[\"(.*?)\""
+    pattern = r"conversion from `\w+` to `([if]64)` failed in column '(.*?)'.*?\[\"?(.*?)[\"\],]"
     if found := re.search(pattern, message, re.DOTALL):
-        return _not_numeric(file, column=found[1], value=found[2], whole=True)
+        return _not_numeric(file, column=found[2], value=found[3], whole=found[1] == "i64")
     if re.search("found more fields|CSV malformed|as dtype `str`", message):
         return UserError(f"{file.path}: its rows or quotes are broken; quote text that holds commas, or {_AGAIN}")
     if isinstance(error, OSError):

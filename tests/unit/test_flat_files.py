@@ -202,6 +202,23 @@ def test_times_in_other_units(source: Source) -> None:
     assert hours.manifest["notes"] == minutes.manifest["notes"]
 
 
+def test_parquet_reads_as_csv_does(source: Source, tmp_path: Path) -> None:
+    from_csv = prepared(described(source), source)
+    folder = tmp_path / "parquet"
+    folder.mkdir()
+    files = [folder / f"{name}.parquet" for name in ("stays", "labs", "diagnoses")]
+    for path, frame in zip(files, (source.stays, source.labs, source.diagnoses), strict=True):
+        frame.to_parquet(path)
+    _, config = new_dataset("mine", files, tmp_path / "from_parquet")
+    from_parquet = prepare(experiment.load(str(config)).data_request(), {"": folder})
+    assert from_parquet.modalities == from_csv.modalities == ["stays", "labs", "diagnoses"]
+    for name in from_csv.modalities:
+        pd.testing.assert_frame_equal(features(from_parquet, name), features(from_csv, name))
+    files[1].write_bytes(files[1].read_bytes()[:500])
+    with pytest.raises(UserError, match="labs.parquet: is cut off"):
+        prepare(experiment.load(str(config)).data_request(), {"": folder})
+
+
 def test_text_labels_need_their_order(source: Source) -> None:
     outcome = source.stays["Died"].map({0: "alive", 1: "dead"})
     changed = Source(source.folder, source.stays.assign(Died=outcome), source.labs, source.diagnoses)
