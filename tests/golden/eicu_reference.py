@@ -183,7 +183,7 @@ def demographics(row: pd.Series, vocabulary: Vocabularies) -> dict[str, float]:
         "age_over_89": float(row["age"] == "> 89"),
         "admissionheight": height if 100 <= height <= 250 else math.nan,
         "admissionweight": weight if 20 <= weight <= 300 else math.nan,
-        "hours_in_hospital": max(0.0, -row["admitted"] / 60),
+        "hours_in_hospital_before": max(0.0, -row["admitted"] / 60),
     }
     for column in CATEGORIES:
         own = row[column] or BLANK
