@@ -38,7 +38,9 @@ Task = Annotated[str, typer.Argument(help="A task's name (see `list configs`), o
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as training.learning_rate=1e-4.")
 ]
-Raw = Annotated[Path | None, typer.Option("--raw", help="Folder of the raw files; not needed once the task is prepared.")]
+Raw = Annotated[
+    Path | None, typer.Option("--raw", help="Folder of the raw files; not needed once the task is prepared.")
+]
 Uri = Annotated[str | None, typer.Option("--tracking-uri", help="MLflow store; default: sqlite under OVO_CLINIC_HOME.")]
 Remote = Annotated[bool, typer.Option("--allow-remote-tracking", help="Permit a store on another machine.")]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Parallel processes; default: one per core.")]
@@ -112,9 +114,44 @@ def export(
     out.print("These files hold patient-level rows: keep them where the raw data may lie.")
 
 
+@app.command("new-dataset")
+def new_dataset(
+    name: Annotated[str, typer.Argument(help="Of the data set and its task.")],
+    csv: Annotated[
+        list[Path], typer.Option("--csv", metavar="FILE...", help="csv, csv.gz or parquet files of one folder.")
+    ],
+    more: Annotated[list[Path] | None, typer.Argument(hidden=True)] = None,
+    folder: Annotated[Path, typer.Option("--out", help="Where the spec and the config go.")] = Path(),
+    unit: Annotated[str | None, typer.Option(help="Column that names the unit, in every file; else guessed.")] = None,
+    patient: Annotated[str | None, typer.Option(help="Column that names the person; else guessed.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column to predict; else guessed.")] = None,
+    classes: Annotated[
+        str, typer.Option(metavar="NEGATIVE,POSITIVE", help="Values of a label other than 0 and 1.")
+    ] = "",
+    prediction_hours: Annotated[float | None, typer.Option(help="Records from this hour on are dropped.")] = None,
+) -> None:
+    """Writes a first spec and config for a private data set held in flat files."""
+    from ovo_clinic.new_dataset import new_dataset as write
+
+    files = [*csv, *(more or [])]
+    values = [value.strip() for value in classes.split(",") if value.strip()]
+    written = write(
+        name, files, folder, unit=unit, patient=patient, label=label, classes=values, prediction_hours=prediction_hours
+    )
+    for path in written:
+        out.print(str(path))
+    out.print(
+        f"Read the lines with CHECK, then: ovo-clinic prepare {written[1]} --raw {files[0].parent}", soft_wrap=True
+    )
+
+
 @app.command()
 def train(
-    task: Task, overrides: Overrides = None, raw: Raw = None, tracking_uri: Uri = None, allow_remote_tracking: Remote = False
+    task: Task,
+    overrides: Overrides = None,
+    raw: Raw = None,
+    tracking_uri: Uri = None,
+    allow_remote_tracking: Remote = False,
 ) -> None:
     """Trains one model."""
     from ovo_clinic import verbs
@@ -200,7 +237,9 @@ def _prepared(task: str, overrides: list[str] | None, raw: Path | None) -> "Prep
 def _print_prepared(prepared: "Prepared") -> None:
     manifest = prepared.manifest
     _print_attrition(prepared)
-    sizes = ", ".join(f"{name} {manifest['units'][name]} ({manifest['patients'][name]} patients)" for name in manifest["units"])
+    sizes = ", ".join(
+        f"{name} {manifest['units'][name]} ({manifest['patients'][name]} patients)" for name in manifest["units"]
+    )
     out.print(f"Split by patient: {sizes}")
     for name, entry in manifest["modalities"].items():
         present = sum(entry["present"].values()) / prepared.cohort.height
@@ -255,7 +294,14 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True) as bar:

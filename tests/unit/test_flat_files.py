@@ -8,8 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from ovo_clinic import experiment
+from ovo_clinic.cli import app
 from ovo_clinic.errors import UserError
 from ovo_clinic.new_dataset import new_dataset
 from ovo_clinic.prepare import Prepared, prepare
@@ -357,3 +359,12 @@ def test_unclear_parts_are_asked_for(source: Source) -> None:
     with pytest.raises(UserError, match="^--patient: .*subject_id, mrn"):
         described(people)
     assert prepared(described(people, patient="MRN"), people).cohort["patient_id"].n_unique() > 1
+
+
+def test_command_line(source: Source, tmp_path: Path) -> None:
+    files = [str(path) for path in source.write()]
+    done = CliRunner().invoke(
+        app, ["new-dataset", "mine", "--csv", *files, "--out", str(tmp_path / "out"), "--unit", "Stay_ID"]
+    )
+    assert done.exit_code == 0, done.output
+    assert prepared(tmp_path / "out" / "mine.yaml", source).modalities == ["stays", "labs", "diagnoses"]
