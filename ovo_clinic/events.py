@@ -117,8 +117,11 @@ def in_range(values: pl.Series, variables: pl.Series, ranges: Mapping[str, Seque
     result: npt.NDArray[np.float64] = np.full(given.shape, np.nan)
     for depth in reversed(range(max(map(len, pieces), default=0))):
         chosen = [piece[depth] if depth < len(piece) else _NOTHING for piece in pieces]
-        low, high, scale, offset = np.array([(p.low, p.high, p.scale, p.offset) for p in chosen])[codes].T
-        result = np.where((given >= low) & (given <= high), given * scale + offset, result)
+        low, high, scale, offset = np.ascontiguousarray(
+            np.array([(p.low, p.high, p.scale, p.offset) for p in chosen]).T
+        )
+        held = (given >= low[codes]) & (given <= high[codes])
+        result[held] = given[held] * scale[codes[held]] + offset[codes[held]]
     return pl.Series(values.name, result).fill_nan(None)
 
 
