@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -174,7 +175,7 @@ def convert(labname: str, value: float, ranges: Ranges) -> float:
     return math.nan
 
 
-def demographics(row: pd.Series, vocabulary: Vocabularies) -> dict[str, float]:
+def demographics(row: dict[str, Any], vocabulary: Vocabularies) -> dict[str, float]:
     """Numbers by column, categories as 0/1 per level."""
     height = float(row["admissionheight"] or "nan")
     weight = float(row["admissionweight"] or "nan")
@@ -191,7 +192,7 @@ def demographics(row: pd.Series, vocabulary: Vocabularies) -> dict[str, float]:
     return values
 
 
-def aps(row: pd.Series) -> dict[str, float]:
+def aps(row: dict[str, str]) -> dict[str, float]:
     """24 numbers; -1 is missing everywhere, 0 in the three GCS components."""
     values = {}
     for column in APS:
@@ -243,17 +244,18 @@ class Reference:
     def features(self, units: Iterable[int], vocabulary: Vocabularies, ranges: Ranges) -> dict[int, Features]:
         """All features: stay -> modality -> name -> value; an absent modality is not in it."""
         rows = {name: dict(list(self.kept[name].groupby("unit_id"))) for name in EVENTS}
-        scores = self.tables["apacheApsVar"].set_index("patientunitstayid")
+        stays = self.stays.to_dict("index")
+        scores = self.tables["apacheApsVar"].set_index("patientunitstayid").to_dict("index")
         found: dict[int, Features] = {}
         for unit in units:
-            mine: Features = {"demographics": demographics(self.stays.loc[unit], vocabulary)}
+            mine: Features = {"demographics": demographics(stays[unit], vocabulary)}
             for name in CODED:
                 if unit in rows[name]:
                     had = {code for text in rows[name][unit]["text"] for code in codes(name, text)}
                     mine[name] = {code: float(code in had) for code in vocabulary[name]}
             if unit in rows["lab"]:
                 mine["lab"] = summaries(rows["lab"][unit], vocabulary["lab"], ranges)
-            if str(unit) in scores.index:
-                mine["aps"] = aps(scores.loc[str(unit)])
+            if str(unit) in scores:
+                mine["aps"] = aps(scores[str(unit)])
             found[unit] = mine
         return found
