@@ -136,6 +136,8 @@ def describe() -> dict[str, object]:
     return {
         "label": "hospitaldischargestatus of a hospital stay ~ Bernoulli(sigmoid(logit of its first unit stay))",
         "logit": "intercept + demographics + diagnosis + treatment + medication + lab + aps + product",
+        "blank": "1 % of the labels are blanked at random, and all but one where a person would die twice",
+        "after 24 h": "cardiac arrest and comfort care, recorded near death, tell the outcome; earlier rows do not",
         "absent": "a term is 0 where its modality is absent, product where lab or aps is",
         "intercept": INTERCEPT,
         "demographics": {"term": "coefficient * (min(age, 90) - 63) / 17", "coefficient": AGE},
