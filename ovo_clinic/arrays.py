@@ -121,8 +121,8 @@ def _kept(
 
 def _index(frame: pl.DataFrame, column: str, kept: Sequence[str]) -> pl.DataFrame:
     """The rows whose code is kept, with its position as `_column`."""
-    vocabulary = pl.DataFrame({column: list(kept), "_column": np.arange(len(kept))}, schema_overrides={column: pl.String})
-    return frame.join(vocabulary, on=column, how="inner")
+    schema = {column: pl.String, "_column": pl.Int64}
+    return frame.join(pl.DataFrame({column: list(kept), "_column": range(len(kept))}, schema), on=column, how="inner")
 
 
 def _codes(

@@ -69,8 +69,8 @@ def demo(
     _print_study(found.study)
     single, start = found.best_single
     out.print(
-        f"\nAUROC on the test units: oracle {100 * found.oracle:.1f} (the probabilities that the labels were drawn from), "
-        f"best single modality {100 * start:.1f} ({single})."
+        f"\nAUROC on the test units: oracle {100 * found.oracle:.1f} (the probabilities that the labels were drawn "
+        f"from), best single modality {100 * start:.1f} ({single})."
     )
     for head, gain in found.gains.items():
         out.print(f"  {head} goes {100 * gain:.0f} % of the way from the best single modality to the oracle")

@@ -17,7 +17,7 @@ from ovo_clinic.arrays import ModalityArray
 from ovo_clinic.errors import UserError
 from ovo_clinic.prepare import Prepared
 from ovo_clinic.preprocessing import Scaling
-from ovo_clinic.types import Batch, Modality
+from ovo_clinic.types import Batch, Modality, ModalityKind
 
 # Scaled arrays up to this size are kept in memory; larger ones are sliced from disk and scaled batch by batch.
 IN_MEMORY_BYTES = 1 << 30
@@ -42,7 +42,7 @@ class Source:
     @classmethod
     def of(cls, name: str, array: ModalityArray, scaling: Scaling, budget: int) -> "Source":
         """Scales the whole array at once where it fits into `budget` bytes."""
-        kind = "vector" if array.offsets is None else "sequence"
+        kind: ModalityKind = "vector" if array.offsets is None else "sequence"
         fits = array.values.shape[0] * len(scaling.features) * 4 <= budget
         scaled = torch.from_numpy(scaling.apply(np.asarray(array.values))) if fits else None
         return cls(Modality(name, kind, len(scaling.features)), array, scaling, scaled)
@@ -176,7 +176,9 @@ class DataModule(lightning.LightningDataModule):
                 raise UserError(f"split: the {name} part of task '{prepared.manifest['task']}' has no labelled unit")
         names = [name for name in prepared.modalities if modalities is None or name in modalities]
         found = {name: prepared.array(name) for name in names}
-        self.scalings = dict(scalings or {name: preprocessing.fit(found[name], self.split_rows["train"]) for name in names})
+        self.scalings = dict(
+            scalings or {name: preprocessing.fit(found[name], self.split_rows["train"]) for name in names}
+        )
         budget = IN_MEMORY_BYTES // max(1, len(names))
         sources = [Source.of(name, found[name], self.scalings[name], budget) for name in names]
         self.dataset = ClinicalDataset(sources, prepared.target)

@@ -1,4 +1,4 @@
-"""Experiment: a data set's task, one encoder per modality, one fusion head and the training settings (configs/*.yaml)."""
+"""Experiment: a task, one encoder per modality, one fusion head and the training settings (configs/*.yaml)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,35 +6,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 
 from ovo_clinic import provenance, resources, spec
 from ovo_clinic.errors import UserError
-from ovo_clinic.registry import Options, check
+from ovo_clinic.registry import Choice, Options, check
 from ovo_clinic.spec import DatasetSpec, SplitSpec, TaskSpec
-
-
-class Choice(BaseModel):
-    """A registered name with its options: `ovo`, or `{name: ovo, heads: 8}`."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-    name: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Everything but the name."""
-        return dict(self.model_extra or {})
-
-    @property
-    def label(self) -> str:
-        """Name with the options that were given, as it stands in tables: `ovo(heads=8)`."""
-        given = ",".join(f"{key}={value}" for key, value in self.options.items())
-        return f"{self.name}({given})" if given else self.name
 
 
 class ModelConfig(Options):
@@ -69,7 +46,7 @@ class TrainingConfig(Options):
         imbalance: `pos_weight` weighs positives up in the loss, `balanced_sampler` draws classes equally often; both
             shift calibration.
         threads: CPU threads of torch in one run; sums are split by thread, so another number gives other last digits.
-        accelerator, devices, precision: as in Lightning (`cpu`, `gpu`, `auto`; 1, 2, ...; `32-true`, `bf16-mixed`, ...).
+        accelerator, devices, precision: as in Lightning (`cpu`, `gpu`, `auto`; 1, 2; `32-true`, `bf16-mixed`, ...).
     """
 
     epochs: int = Field(100, ge=1)
@@ -95,9 +72,7 @@ class CompareConfig(Options):
         unimodal: also train every modality alone.
     """
 
-    fusion: list[Choice] = [
-        Choice(name=name) for name in ("concat", "self_attention", "cross_attention", "ovo")
-    ]
+    fusion: list[Choice] = [Choice(name=name) for name in ("concat", "self_attention", "cross_attention", "ovo")]
     seeds: int = Field(10, ge=1)
     unimodal: bool = False
 
@@ -200,7 +175,11 @@ def _merge(base: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]
             value = {"name": value}
         if isinstance(value, Mapping) and isinstance(old, str):
             old = {"name": old}
-        if isinstance(value, Mapping) and isinstance(old, Mapping) and value.get("name", old.get("name")) == old.get("name"):
+        if (
+            isinstance(value, Mapping)
+            and isinstance(old, Mapping)
+            and value.get("name", old.get("name")) == old.get("name")
+        ):
             value = _merge(old, value)
         merged[key] = value
     return merged

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import polars as pl
 
 import ovo_clinic
-from ovo_clinic import arrays, provenance, raw, registry, resources, spec, splitting, tables
+from ovo_clinic import arrays, events, provenance, raw, registry, resources, spec, splitting, tables
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import DataRequest, Experiment
 from ovo_clinic.spec import TaskSpec
@@ -160,7 +160,7 @@ def find(request: DataRequest) -> Prepared:
 
 def _request_digest(request: DataRequest) -> str:
     sources = [resources.find("pipelines", request.spec.pipeline, request.spec_path.parent)]
-    sources += [Path(str(module.__file__)) for module in (arrays, raw, splitting, tables)] + [Path(__file__)]
+    sources += [Path(str(module.__file__)) for module in (arrays, events, raw, splitting, tables)] + [Path(__file__)]
     return provenance.digest_of(
         {
             "format": _FORMAT,
@@ -269,7 +269,9 @@ def _check_columns(name: str, array: arrays.ModalityArray, request: DataRequest)
     banned = {column.lower() for column in request.spec.banned}
     used = sorted({column.group for column in array.columns if column.group.lower() in banned})
     if used:
-        raise UserError(f"{request.spec_path}: modality '{name}' uses columns that state the outcome: {', '.join(used)}")
+        raise UserError(
+            f"{request.spec_path}: modality '{name}' uses columns that state the outcome: {', '.join(used)}"
+        )
 
 
 def _remember(request: DataRequest, parent: Path, key: str) -> None:

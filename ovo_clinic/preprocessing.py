@@ -43,12 +43,15 @@ class Scaling:
         """Raw rows (N, columns) -> input features (N,F), finite."""
         raw = values.astype(np.float32)
         missing = np.isnan(raw)
-        filled = np.where(missing, np.asarray(self.fill, dtype=np.float32), raw)
-        scaled = (filled - np.asarray(self.center, dtype=np.float32)) / np.asarray(self.scale, dtype=np.float32)
+        scaled = (np.where(missing, _row(self.fill), raw) - _row(self.center)) / _row(self.scale)
         np.clip(scaled, -CLIP_SD, CLIP_SD, out=scaled)
         if not self.indicators:
             return scaled
         return np.concatenate([scaled, missing[:, self.indicators].astype(np.float32)], axis=1)
+
+
+def _row(values: Sequence[float]) -> npt.NDArray[np.float32]:
+    return np.array(values, dtype=np.float32)
 
 
 def fit(array: ModalityArray, training: npt.NDArray[np.int64]) -> Scaling:

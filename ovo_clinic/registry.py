@@ -19,7 +19,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_validator
 
 from ovo_clinic.errors import UserError
 
@@ -31,6 +31,29 @@ class Options(BaseModel):
     """Base of every schema: unknown keys are errors, defaults are checked too."""
 
     model_config = ConfigDict(extra="forbid", validate_default=True, frozen=True)
+
+
+class Choice(BaseModel):
+    """A registered name with its options: `ovo`, or `{name: ovo, heads: 8}`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the name."""
+        return dict(self.model_extra or {})
+
+    @property
+    def label(self) -> str:
+        """Name with the options that were given, as it stands in tables: `ovo(heads=8)`."""
+        given = ",".join(f"{key}={value}" for key, value in self.options.items())
+        return f"{self.name}({given})" if given else self.name
 
 
 class Registry(Generic[T]):
@@ -100,9 +123,10 @@ class Registry(Generic[T]):
         self.get(name, path)
         return check(self.schema(name), given, path).model_dump()
 
-    def build(self, name: str, *arguments: Any, options: Mapping[str, Any] | None = None, path: str = "") -> T:
+    def build(self, name: str, *positional: Any, options: Mapping[str, Any] | None = None, path: str = "") -> T:
         """Constructs an entry from the framework's positional arguments and the user's options."""
-        return self.get(name, path)(*arguments, **self.options(name, options or {}, path))
+        entry = self.get(name, path)
+        return entry(*positional, **arguments(entry, options or {}, path))
 
 
 def option_schema(function: Callable[..., Any]) -> type[Options]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +27,8 @@ class ComparisonTable:
 
     Attributes:
         rows: one row per arm: model, kind, present (share of test units with the modality), macs and parameters,
-            delta_macs (per sample, minus concat's), and for each metric its mean, sd over seeds, and for binary tasks the
-            bounds of the patient bootstrap.
+            delta_macs (per sample, minus concat's), and for each metric its mean, sd over seeds, and for binary tasks
+            the bounds of the patient bootstrap.
         p_values: one row per metric and head: against which other head, the difference with its bootstrap bounds, Welch
             and paired p-values over seeds, raw and Holm-corrected.
         prevalence: share of positives among the test units (binary tasks).
@@ -116,7 +117,7 @@ def _p_values(comparison: Comparison, metrics: Sequence[str], bootstrap: statist
     rows = []
     for metric in metrics:
         values = {label: scores(comparison, label, metric) for label in comparison.heads}
-        found = []
+        found: list[dict[str, Any]] = []
         for label in comparison.heads:
             others = [other for other in comparison.heads if other != label]
             if not others:
@@ -124,7 +125,7 @@ def _p_values(comparison: Comparison, metrics: Sequence[str], bootstrap: statist
             best = max(others, key=lambda other: values[other].mean())
             welch = statistics.welch_t_test(values[label], values[best])
             paired = statistics.paired_t_test(values[label], values[best])
-            row = {
+            row: dict[str, Any] = {
                 "metric": metric,
                 "model": label,
                 "against": best,
@@ -156,18 +157,17 @@ def _notes(comparison: Comparison) -> list[str]:
 
 def printable(table: ComparisonTable, classes: Sequence[str]) -> pd.DataFrame:
     """The table as text: percent with one digit, mean +- sd over seeds, [95 % interval over patients]."""
-    percent = lambda value: f"{100 * value:.1f}"  # noqa: E731
     metrics = [name.removesuffix("_mean") for name in table.rows.columns if name.endswith("_mean")]
     lines = []
     for _, row in table.rows.iterrows():
         alone = row["kind"] == "modality"
-        line = {"model": f"{row['model']} (alone, {percent(row['present'])} %)" if alone else row["model"]}
+        line = {"model": f"{row['model']} (alone, {_percent(row['present'])} %)" if alone else row["model"]}
         line["MACs - concat"] = "" if pd.isna(row["delta_macs"]) else f"{row['delta_macs']:,.0f}"
         line["parameters"] = f"{row['parameters']:,.0f}"
         for metric in metrics:
-            text = f"{percent(row[f'{metric}_mean'])} ± {percent(row[f'{metric}_sd'])}"
+            text = f"{_percent(row[f'{metric}_mean'])} ± {_percent(row[f'{metric}_sd'])}"
             if f"{metric}_low" in row and metric != "auprc_negative":
-                text += f" [{percent(row[f'{metric}_low'])}, {percent(row[f'{metric}_high'])}]"
+                text += f" [{_percent(row[f'{metric}_low'])}, {_percent(row[f'{metric}_high'])}]"
             line[metric_title(metric, classes)] = text.replace("± nan", "")
         for metric in metrics[:2]:
             line[f"p {metric_title(metric, classes)}"] = _p_text(table.p_values, metric, row["model"])
@@ -175,10 +175,18 @@ def printable(table: ComparisonTable, classes: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
 def metric_title(metric: str, classes: Sequence[str]) -> str:
     """Heading of a metric; the AUPRC of a binary task says which class it is of."""
     negative, positive = classes if len(classes) == 2 else ("negative", "positive")
-    titles = {"auprc": f"AUPRC {positive}", "auprc_negative": f"AUPRC {negative}", "balanced_accuracy": "balanced accuracy"}
+    titles = {
+        "auprc": f"AUPRC {positive}",
+        "auprc_negative": f"AUPRC {negative}",
+        "balanced_accuracy": "balanced accuracy",
+    }
     return titles.get(metric, metric.replace("_", " ").upper())
 
 
@@ -200,9 +208,10 @@ def caption(comparison: Comparison, table: ComparisonTable) -> str:
     seeds = len(next(iter(comparison.results.values())))
     prevalence = f", prevalence {100 * table.prevalence:.1f} %" if table.prevalence is not None else ""
     return (
-        f"{comparison.prepared.manifest['title']}. Test split: {units} units of {patients} patients{prevalence}. Percent, "
-        f"mean ± standard deviation over {seeds} seeds [95 % interval over patients, bootstrap]. p: Welch / paired by seed, "
-        "against the best other head, Holm-corrected; they speak of seeds, not of patients. MACs per sample."
+        f"{comparison.prepared.manifest['title']}. Test split: {units} units of {patients} patients{prevalence}. "
+        f"Percent, mean ± standard deviation over {seeds} seeds [95 % interval over patients, bootstrap]. p: Welch / "
+        "paired by seed, against the best other head, Holm-corrected; they speak of seeds, not of patients. MACs per "
+        "sample."
     )
 
 

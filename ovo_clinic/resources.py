@@ -102,7 +102,8 @@ def home() -> Path:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"OVO_CLINIC_HOME: {path} cannot be made ({error.strerror}); set it to a folder of yours") from None
+        reason = f"cannot be made ({error.strerror})"
+        raise UserError(f"OVO_CLINIC_HOME: {path} {reason}; set it to a folder of yours") from None
     if not os.access(path, os.W_OK):
         raise UserError(f"OVO_CLINIC_HOME: {path} cannot be written; set it to a folder of yours")
     return path

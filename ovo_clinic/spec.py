@@ -52,8 +52,9 @@ class SplitSpec(Options):
 
     @model_validator(mode="after")
     def _sums_to_one(self) -> "SplitSpec":
-        if abs(self.train + self.validation + self.test - 1) > 1e-9:
-            raise ValueError(f"train, validation and test should sum to 1, not {self.train + self.validation + self.test:g}")
+        total = self.train + self.validation + self.test
+        if abs(total - 1) > 1e-9:
+            raise ValueError(f"train, validation and test should sum to 1, not {total:g}")
         return self
 
 

@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from ovo_clinic import provenance, resources
 from ovo_clinic.errors import UserError
-from ovo_clinic.experiment import Choice, Experiment
+from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepare import Prepared
-from ovo_clinic.registry import FUSION
+from ovo_clinic.registry import FUSION, Choice
 
 Result = dict[str, Any]
 
@@ -116,7 +116,9 @@ def compare(
     """
     rows = arms(experiment, prepared, fusion, unimodal)
     jobs = [
-        (arm.label, _job(arm.experiment.model_copy(update={"seed": seed}), prepared)) for arm in rows for seed in range(seeds)
+        (arm.label, _job(arm.experiment.model_copy(update={"seed": seed}), prepared))
+        for arm in rows
+        for seed in range(seeds)
     ]
     finished = _run_all([job for _, job in jobs], prepared, workers, on_progress)
     results: dict[str, list[Result]] = {arm.label: [] for arm in rows}
@@ -168,7 +170,7 @@ def _run_all(
 ) -> list[Result]:
     # Forked from a server that has the heavy imports: a fresh interpreter would spend 7-11 s on them for every worker.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["ovo_clinic.training"])
+    context.set_forkserver_preload(["ovo_clinic.training", "torch._dynamo"])
     pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=_ignore_interrupts)
     try:
         futures = [pool.submit(run, job) for job in jobs]

@@ -38,7 +38,7 @@ class Vocabulary:
     Attributes:
         share: the least share of units that must have the code.
         of: `units` = all training units; `present` = training units that have a row in this table.
-        strictly_more: keep when count > floor(share * total) (the OvO notebooks' rule) instead of count >= share * total.
+        strictly_more: keep when count > floor(share * total) (the OvO notebooks' rule), not count >= share * total.
     """
 
     share: float
@@ -99,8 +99,8 @@ class SequenceTable:
     """Time series, made into ragged arrays: one time step per distinct (unit, hours).
 
     Attributes:
-        frame: unit_id, hours (Float64, since the index time), variable (String), value (Float64); at most one row for each
-            (unit_id, hours, variable).
+        frame: unit_id, hours (Float64, since the index time), variable (String), value (Float64); at most one row for
+            each (unit_id, hours, variable).
         vocabulary: which variables are kept.
     """
 

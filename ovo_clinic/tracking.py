@@ -67,7 +67,9 @@ class Store:
     ) -> str:
         """Logs a study in place of an earlier log of the same runs; returns the id of its `study` run."""
         experiment = self._experiment(comparison.prepared.manifest["task"])
-        earlier = self._client.search_runs([experiment], f"tags.study = '{comparison.name}'", ViewType.ACTIVE_ONLY, 5000)
+        earlier = self._client.search_runs(
+            [experiment], f"tags.study = '{comparison.name}'", ViewType.ACTIVE_ONLY, 5000
+        )
         tags = {"study": comparison.name, **_task_tags(comparison.prepared.manifest)}
         study = self._start(experiment, comparison.name, {**tags, "kind": "study"})
         for arm in comparison.arms:
@@ -111,7 +113,7 @@ class Store:
         results = comparison.results[label]
         run = self._start(experiment, label, {**tags, "kind": kind})
         row = table.rows[table.rows["model"] == label].iloc[0].to_dict()
-        summary = {name: float(value) for name, value in row.items() if isinstance(value, (int, float))}
+        summary = {str(name): float(value) for name, value in row.items() if isinstance(value, (int, float))}
         p_values = table.p_values[table.p_values["model"] == label] if not table.p_values.empty else table.p_values
         for _, line in p_values.iterrows():
             summary |= {

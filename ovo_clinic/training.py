@@ -1,8 +1,8 @@
 """Trains one model and evaluates it on whole splits: the Lightning module, the trainer and the run's folder.
 
-A run folder holds `config.yaml`, `preprocessing.json`, `model.safetensors` (the best epoch's weights), `result.json` and
-`predictions.parquet` (patient-level: readable by its owner only, never uploaded). A folder with `result.json` is finished;
-one with a checkpoint resumes at the epoch it had reached.
+A run folder holds `config.yaml`, `preprocessing.json`, `model.safetensors` (the best epoch's weights), `result.json`
+and `predictions.parquet` (patient-level: readable by its owner only, never uploaded). A folder with `result.json` is
+finished; one with a checkpoint resumes at the epoch it had reached.
 """
 
 import json
@@ -104,7 +104,7 @@ def build_model(experiment: Experiment, modalities: Sequence[Modality], outputs:
     """The model of an experiment, its weights drawn from the experiment's seed.
 
     Raises:
-        UserError: an unknown encoder, head or option; a combination that a head excludes; an unsafe head unless allowed.
+        UserError: an unknown encoder, head or option; a combination that a head excludes; an unsafe head not allowed.
     """
     settings = experiment.model
     used = {modality.name for modality in modalities} | {"default"}
@@ -121,13 +121,15 @@ def build_model(experiment: Experiment, modalities: Sequence[Modality], outputs:
     )
     if model.fusion.unsafe and not settings.allow_unsafe:
         raise UserError(
-            f"model.fusion: '{settings.fusion.name}' is unsafe: {model.fusion.unsafe}; its numbers are for comparison with the "
-            "published code only, ask for them with model.allow_unsafe=true"
+            f"model.fusion: '{settings.fusion.name}' is unsafe: {model.fusion.unsafe}; its numbers are for comparison "
+            "with the published code only, ask for them with model.allow_unsafe=true"
         )
     return model
 
 
-def train(experiment: Experiment, prepared: Prepared, folder: Path, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
+def train(
+    experiment: Experiment, prepared: Prepared, folder: Path, callbacks: Sequence[Callback] = ()
+) -> dict[str, Any]:
     """Trains, restores the best epoch, evaluates on the validation and test splits and writes the run's folder.
 
     Args:
@@ -272,9 +274,7 @@ def _fit(
             default_root_dir=folder,
         )
         last = checkpoints / "last.ckpt"
-        trainer.fit(
-            module, datamodule=data, ckpt_path=str(last) if last.is_file() else None, weights_only=True
-        )
+        trainer.fit(module, datamodule=data, ckpt_path=str(last) if last.is_file() else None, weights_only=True)
     best = torch.load(keeper.best_model_path, map_location="cpu", weights_only=True)
     module.load_state_dict(best["state_dict"])
     return module, int(best["epoch"])
@@ -303,7 +303,12 @@ def _evaluate(
 
 
 def _write(
-    folder: Path, experiment: Experiment, data: DataModule, model: FusionModel, result: dict[str, Any], rows: pl.DataFrame
+    folder: Path,
+    experiment: Experiment,
+    data: DataModule,
+    model: FusionModel,
+    result: dict[str, Any],
+    rows: pl.DataFrame,
 ) -> None:
     """Writes everything, `result.json` last and in one step, as it marks the run as finished."""
     (folder / "config.yaml").write_text(yaml.safe_dump(experiment.resolved(), sort_keys=False), encoding="utf-8")

@@ -1,8 +1,8 @@
 """The commands as Python functions, for notebooks and for the command line.
 
-    from ovo_clinic.verbs import compare
-    study = compare("eicu_mortality_24h", raw="eicu-demo", fusion=["concat", "ovo"], seeds=3)
-    study.table.rows
+from ovo_clinic.verbs import compare
+study = compare("eicu_mortality_24h", raw="eicu-demo", fusion=["concat", "ovo"], seeds=3)
+study.table.rows
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ import numpy as np
 from ovo_clinic import experiment as experiments
 from ovo_clinic import figures, report, resources, study, tracking
 from ovo_clinic.prepare import Prepared, prepare_task
-from ovo_clinic.experiment import Choice
+from ovo_clinic.registry import Choice
 from ovo_clinic.report import ComparisonTable
 from ovo_clinic.study import Comparison
 
@@ -160,17 +160,13 @@ def demo(*, patients: int, seeds: int, workers: int | None = None, on_progress: 
     if not raw.is_dir():
         raw.parent.mkdir(mode=0o700, exist_ok=True)
         SYNTHETIC.build("eicu", raw, options={"patients": patients})
-    found = compare(
-        "eicu_mortality_24h", raw=raw, seeds=seeds, unimodal=True, workers=workers, on_progress=on_progress
-    )
+    found = compare("eicu_mortality_24h", raw=raw, seeds=seeds, unimodal=True, workers=workers, on_progress=on_progress)
     oracle = oracle_auroc(found.comparison.prepared, raw)
     rows = found.table.rows
     single = rows[rows["kind"] == "modality"].sort_values("auroc_mean").iloc[-1]
     start = float(single["auroc_mean"])
     heads = rows[rows["kind"] == "head"]
-    gains = {
-        str(row["model"]): (float(row["auroc_mean"]) - start) / (oracle - start) for _, row in heads.iterrows()
-    }
+    gains = {str(row["model"]): (float(row["auroc_mean"]) - start) / (oracle - start) for _, row in heads.iterrows()}
     return DemoResult(found, oracle, (str(single["model"]), start), gains)
 
 

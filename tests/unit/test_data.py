@@ -55,7 +55,8 @@ def test_values_outside_training_rows_change_no_scaling() -> None:
 
 
 def test_an_extreme_value_is_bounded_and_a_constant_or_empty_column_is_finite() -> None:
-    frame = pl.DataFrame({"unit_id": [10, 11, 12, 13], "a": [1.0, 2.0, 3.0, 1e9], "b": [7.0] * 4, "c": [None] * 3 + [5.0]})
+    columns = {"a": [1.0, 2.0, 3.0, 1e9], "b": [7.0] * 4, "c": [None] * 3 + [5.0]}
+    frame = pl.DataFrame({"unit_id": [10, 11, 12, 13], **columns})
     array = build(VectorTable(frame), UNITS, TRAINING)
     inputs, _ = Source.of("v", array, preprocessing.fit(array, ROWS), budget=0).slice(np.array([0, 3]))
     assert inputs[1, 0] == preprocessing.CLIP_SD

@@ -55,7 +55,8 @@ def test_metrics_are_those_of_the_saved_predictions_over_the_whole_split(prepare
 
 
 def test_the_best_epoch_is_restored_and_training_stops_after_patience(prepared: Prepared, tmp_path: Path) -> None:
-    result = train(prepared, tmp_path / "run", "training.epochs=40", "training.patience=2", "training.learning_rate=0.01")
+    settings = ("training.epochs=40", "training.patience=2", "training.learning_rate=0.01")
+    result = train(prepared, tmp_path / "run", *settings)
     scores = [epoch["validation_auroc"] for epoch in result["history"]]
     best = int(np.argmax(scores))
     assert result["best_epoch"] == best
