@@ -77,7 +77,7 @@ def keep(
         columns: what is kept of a record.
 
     Returns:
-        The records that no reason drops, in any order, and the number dropped for each reason.
+        The records that no reason drops, in any order, and `dropped: reason` -> number.
 
     Raises:
         UserError: the file is cut off, damaged or holds text in a numeric column.
@@ -89,7 +89,7 @@ def keep(
     for batch in raw.batches(query, table):
         counts += np.bincount(batch["_reason"].drop_nulls(), minlength=len(drops))
         kept.append(batch.filter(col("_reason").is_null()).select(columns))
-    return pl.concat(kept), dict(zip(drops, counts.tolist(), strict=True))
+    return pl.concat(kept), dict(zip((f"dropped: {name}" for name in drops), counts.tolist(), strict=True))
 
 
 def codes(texts: pl.DataFrame, codes_of: Callable[[str], list[str]]) -> pl.DataFrame:
@@ -129,18 +129,23 @@ def summarise(measured: pl.DataFrame) -> pl.DataFrame:
     """last, min, max, mean and count of each variable of each unit.
 
     Args:
-        measured: unit_id, variable, value, sorted by unit, variable and time without ties, no nulls. That order is also
-            the order of summation, so that equal data give equal means to the last bit.
+        measured: unit_id, variable, value, sorted by unit, variable and time without ties. That order is also the order
+            of summation, so that equal data give equal means to the last bit. A null value is a record whose value is
+            missing: it counts for nothing, but its unit and variable get a row.
     """
+    unknown = measured.filter(col("value").is_null()).select("unit_id", col("variable").cast(pl.String)).unique()
+    measured = measured.drop_nulls("value")
     first = pl.any_horizontal(col(name).ne_missing(col(name).shift()) for name in ("unit_id", "variable"))
     starts = measured.select(first.arg_true()).to_series().to_numpy()
     values = measured["value"].to_numpy()
     ends = np.append(starts, len(values))[1:].astype(np.int64)
     groups = measured[starts].select("unit_id", col("variable").cast(pl.String))
-    return groups.with_columns(
+    summary = groups.with_columns(
         last=values[ends - 1],
         min=np.minimum.reduceat(values, starts),
         max=np.maximum.reduceat(values, starts),
         mean=np.add.reduceat(values, starts) / (ends - starts),
         count=ends - starts,
     )
+    never = unknown.join(summary, on=["unit_id", "variable"], how="anti").with_columns(count=pl.lit(0, pl.Int64))
+    return pl.concat([summary, never], how="diagonal")

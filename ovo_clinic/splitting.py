@@ -1,5 +1,6 @@
 """Splits units by whole patients, and proves that nobody stands on two sides."""
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -38,7 +39,7 @@ def split_units(
         raise UserError(f"split.by: the cohort has no column '{split.by}'; valid: {', '.join(cohort.columns)}")
     keys = dict.fromkeys(["patient_id", split.by, *identifiers])
     group = _groups(cohort, list(keys))
-    table = cohort.select("patient_id", label=pl.col(target[0])).with_columns(group=pl.Series(group))
+    table = cohort.select("patient_id", label=pl.col(target[0])).with_columns(group=group)
     groups = table.group_by("group").agg(pl.col("patient_id").min(), pl.col("label").max()).sort("patient_id")
     if groups.height < 3:
         raise UserError(
@@ -46,9 +47,10 @@ def split_units(
             "training, validation and test"
         )
     strata = groups["label"].fill_null(0).to_numpy() if split.stratify and len(target) == 1 else None
-    rest, test = _divide(np.arange(groups.height), Fraction(str(split.test)), split.seed, strata)
+    random = np.random.default_rng(split.seed)
+    rest, test = _divide(np.arange(groups.height), Fraction(str(split.test)), random, strata)
     share = Fraction(str(split.validation)) / (Fraction(str(split.validation)) + Fraction(str(split.train)))
-    train, validation = _divide(rest, share, split.seed, strata)
+    train, validation = _divide(rest, share, random, strata)
     names = np.empty(groups.height, dtype="<U10")
     for name, members in zip(SPLITS, (train, validation, test), strict=True):
         names[members] = name
@@ -66,38 +68,28 @@ def assert_disjoint(cohort: pl.DataFrame, split: npt.NDArray[np.str_], columns: 
         assert crossing == 0, f"{crossing} values of {column} stand in two splits"
 
 
-def _groups(cohort: pl.DataFrame, columns: Sequence[str]) -> npt.NDArray[np.int64]:
+def _groups(cohort: pl.DataFrame, columns: Sequence[str]) -> pl.Series:
     """Connected components of units that share a value in any of the columns; null shares with nobody."""
-    if len(columns) == 1:
-        return cohort[columns[0]].rank("dense").cast(pl.Int64).to_numpy()
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    units = np.arange(cohort.height)
-    sources, targets, nodes = [], [], cohort.height
-    for column in columns:
-        codes = cohort[column].rank("dense").cast(pl.Int64)
-        known = codes.is_not_null().to_numpy()
-        sources.append(units[known])
-        targets.append(codes.drop_nulls().to_numpy() - 1 + nodes)
-        nodes += int(codes.max() or 0)  # type: ignore[arg-type]
-    edges: Any = (np.concatenate(sources), np.concatenate(targets))
-    graph = coo_array((np.ones(edges[0].size, dtype=np.int8), edges), shape=(nodes, nodes))
-    _, component = connected_components(graph, directed=False)
-    return np.asarray(component[: cohort.height], dtype=np.int64)
+    table = cohort.select(columns).with_columns(group=pl.int_range(pl.len()))
+    while True:
+        smallest = table["group"]
+        for column in columns:
+            shared = pl.when(pl.col(column).is_null()).then("group").otherwise(pl.col("group").min().over(column))
+            table = table.with_columns(group=shared)
+        if table["group"].equals(smallest):
+            return smallest
 
 
 def _divide(
-    members: npt.NDArray[np.int64], share: Fraction, seed: int, strata: npt.NDArray[Any] | None
+    members: npt.NDArray[np.int64], share: Fraction, random: np.random.Generator, strata: npt.NDArray[Any] | None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(the larger part, ceil(share) of the members), stratified where every stratum can stand on both sides."""
-    from sklearn.model_selection import train_test_split
+    """(the larger part, ceil(share) of the members), the second with its share of every stratum to within one.
 
-    size = min(-(-share.numerator * members.size // share.denominator), members.size - 1)
-    stratify = None
-    if strata is not None:
-        counts = np.unique(strata[members], return_counts=True)[1]
-        if counts.min() >= 2 and min(size, members.size - size) >= counts.size > 1:
-            stratify = strata[members]
-    large, small = train_test_split(members, test_size=int(size), random_state=seed, stratify=stratify)
-    return np.asarray(large), np.asarray(small)
+    Systematic sampling: the members are shuffled, ordered by stratum, and taken at even distances.
+    """
+    shuffled = random.permutation(members)
+    ordered = shuffled if strata is None else shuffled[np.argsort(strata[shuffled], kind="stable")]
+    size = min(math.ceil(share * members.size), members.size - 1)
+    chosen = np.zeros(members.size, dtype=np.bool_)
+    chosen[(2 * np.arange(size) + 1) * members.size // (2 * size)] = True
+    return ordered[~chosen], ordered[chosen]

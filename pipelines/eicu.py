@@ -154,14 +154,14 @@ def _check_not_negative(**options: float) -> None:
 def _build(
     spec: DatasetSpec, builders: Mapping[str, Callable[[], Built]]
 ) -> tuple[dict[str, ModalityTable], dict[str, int | float | str]]:
-    """The spec's modalities, and how many records each dropped for which reason."""
+    """The spec's modalities, and the counts of each worth telling."""
     modalities: dict[str, ModalityTable] = {}
     notes: dict[str, int | float | str] = {}
     for name in spec.modalities:
         if name not in builders:
             raise UserError(f"modalities.{name}: pipeline 'eicu' has no such modality; valid: {', '.join(builders)}")
-        modalities[name], dropped = builders[name]()
-        notes |= {f"{name} records dropped: {reason}": count for reason, count in dropped.items()}
+        modalities[name], counts = builders[name]()
+        notes |= {f"{name} records {what}": count for what, count in counts.items()}
     return modalities, notes
 
 
@@ -281,8 +281,8 @@ class Records:
         text = _TEXTS[table]
         drops = {"without a text": col(text).is_null(), **self.window.outside(_TIMES[table])}
         columns = [col(STAY).alias("unit_id"), col(text).cast(pl.Categorical).alias("text")]
-        kept, dropped = events.keep(self.raw, table, self.stays, drops, columns)
-        return CodesTable(events.codes(kept, codes_of), vocabulary), dropped
+        kept, counts = events.keep(self.raw, table, self.stays, drops, columns)
+        return CodesTable(events.codes(kept, codes_of), vocabulary), counts
 
     def drugs(self, vocabulary: Vocabulary) -> Built:
         """Orders that begin in the window, by HICL code."""
@@ -294,8 +294,8 @@ class Records:
             "without a HICL code": col("drughiclseqno").is_null(),
         }
         columns = [col(STAY).alias("unit_id"), col("drughiclseqno").alias("code")]
-        kept, dropped = events.keep(self.raw, "medication", self.stays, drops, columns)
-        return CodesTable(kept.unique().with_columns(col("code").cast(pl.String)), vocabulary), dropped
+        kept, counts = events.keep(self.raw, "medication", self.stays, drops, columns)
+        return CodesTable(kept.unique().with_columns(col("code").cast(pl.String)), vocabulary), counts
 
     def labs(self, ranges: Mapping[str, list[Range]], vocabulary: Vocabulary) -> Built:
         """Summaries of the results, each in the last version that was known at the end of the window."""
@@ -313,16 +313,15 @@ class Records:
             col("labid"),
             col("labresult").alias("value"),
         ]
-        kept, dropped = events.keep(self.raw, "lab", self.stays, drops, columns)
+        kept, counts = events.keep(self.raw, "lab", self.stays, drops, columns)
         names = pl.Enum(kept["variable"].unique().cast(pl.String).sort())
         result = ["unit_id", "variable", "time"]
         versions = kept.with_columns(col("variable").cast(names)).sort(*result, "revised", "labid")
         latest = versions.filter(pl.any_horizontal(col(name).ne_missing(col(name).shift(-1)) for name in result))
         values = events.in_range(latest["value"], latest["variable"], ranges)
-        measured = latest.select("unit_id", "variable", values).drop_nulls("value")
-        dropped["superseded by a later version"] = versions.height - latest.height
-        dropped["outside the plausible range"] = latest.height - measured.height
-        return SummariesTable(events.summarise(measured), vocabulary), dropped
+        counts["dropped: superseded by a later version"] = versions.height - latest.height
+        counts["outside the plausible range (kept without a value)"] = values.null_count()
+        return SummariesTable(events.summarise(latest.select("unit_id", "variable", values)), vocabulary), counts
 
 
 def _lab_sums(raw: RawFolder, end: float, row_share: float) -> SummariesTable:

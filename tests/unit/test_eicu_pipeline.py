@@ -287,7 +287,6 @@ def test_lab_summaries(tmp_path: Path) -> None:
         ([(20, 1, 140), (30, 2, "")], 140),  # no number: as if it were not there
         ([(20, 1, 140), ("", 2, 141)], 140),
         ([(1440, 1, 140)], None),
-        ([(20, 1, 140), (30, 2, 999)], None),  # the version that counts is not plausible
     ],
 )
 def test_lab_versions(tmp_path: Path, versions: list[tuple[Any, int, Any]], last: int | None) -> None:
@@ -316,8 +315,18 @@ def test_lab_versions(tmp_path: Path, versions: list[tuple[Any, int, Any]], last
 def test_lab_units_and_ranges(tmp_path: Path, name: str, value: float, expected: float | None) -> None:
     result = run(raw_folder(tmp_path, lab=[{"labname": name, "labresult": value}, {}]))
     summary = lab(result, name)
-    assert summary is None if expected is None else summary["mean"] == pytest.approx(expected, abs=1e-3)
-    assert result.notes["lab records dropped: outside the plausible range"] == (expected is None)
+    assert summary is not None and summary["count"] == (expected is not None)
+    assert summary["mean"] is None if expected is None else summary["mean"] == pytest.approx(expected, abs=1e-3)
+    assert result.notes["lab records outside the plausible range (kept without a value)"] == (expected is None)
+
+
+def test_the_version_that_counts_may_be_implausible(tmp_path: Path) -> None:
+    rows = [
+        {"labresultrevisedoffset": 20, "labid": 1, "labresult": 140},
+        {"labresultrevisedoffset": 30, "labid": 2, "labresult": 999},
+    ]
+    expected = {"last": None, "min": None, "max": None, "mean": None, "count": 0}
+    assert lab(run(raw_folder(tmp_path, lab=rows))) == expected
 
 
 def test_aps_missing_codes(tmp_path: Path) -> None:
