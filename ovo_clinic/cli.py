@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import click
 import typer
 from rich.console import Console
 
@@ -25,14 +24,15 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="ovo-clinic",
     help="From raw clinical files to a sound, tracked comparison of multimodal fusion methods.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
 # Without a terminal rich assumes 80 columns and cuts the tables.
-out = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
-err = Console(stderr=True, highlight=False)
+out = Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False)
+err = Console(stderr=True, highlight=False, markup=False)
+
+INTERRUPTED = 130
 
 Task = Annotated[str, typer.Argument(help="A task's name (see `list configs`), or the path of a config.")]
 Overrides = Annotated[
@@ -47,10 +47,15 @@ Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Parallel 
 
 
 @app.callback(invoke_without_command=True)
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
     if version:
         out.print(__version__)
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        out.print(context.get_help())
 
 
 @app.command()
@@ -59,7 +64,10 @@ def demo(
     seeds: Annotated[int, typer.Option(min=1, help="Runs per head and modality.")] = 5,
     workers: Workers = None,
 ) -> None:
-    """The main job with nothing to download: synthetic eICU -> prepare -> compare -> table, figures, MLflow."""
+    """Compares fusion heads on synthetic eICU data; no download.
+
+    Synthetic raw files -> prepare -> compare -> table, figures, MLflow: the main job with nothing to download.
+    """
     from ovo_clinic import verbs
 
     out.print(f"Synthetic eICU data of {patients} people; the label's true probabilities are known.")
@@ -83,7 +91,10 @@ def synth(
     patients: Annotated[int | None, typer.Option(min=1, help="People.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed writes the same bytes.")] = 0,
 ) -> None:
-    """Writes a schema-faithful synthetic raw folder with a planted, known signal."""
+    """Writes a synthetic raw folder with a planted signal.
+
+    File names, headers, codings and quirks are those of the real data set.
+    """
     from ovo_clinic.registry import SYNTHETIC
 
     options = {"seed": seed} | ({} if patients is None else {"patients": patients})
@@ -94,7 +105,7 @@ def synth(
 
 @app.command()
 def prepare(task: Task, overrides: Overrides = None, raw: Raw = None) -> None:
-    """Turns raw files into a cached dataset, and prints who is in it."""
+    """Turns raw files into a cached dataset; says who is in it."""
     _print_prepared(_prepared(task, overrides, raw))
 
 
@@ -106,7 +117,10 @@ def export(
     raw: Raw = None,
     kind: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="csv.gz or parquet.")] = "csv",
 ) -> None:
-    """Writes the prepared cohort, split, presence and unscaled, named features for other tools."""
+    """Writes the prepared cohort and features for other tools.
+
+    Cohort, split, presence and attrition, and per modality the unscaled, named features.
+    """
     from ovo_clinic.export import export as write
 
     for path in write(_prepared(task, overrides, raw), folder, kind):
@@ -130,7 +144,7 @@ def new_dataset(
     ] = "",
     prediction_hours: Annotated[float | None, typer.Option(help="Records from this hour on are dropped.")] = None,
 ) -> None:
-    """Writes a first spec and config for a private data set held in flat files."""
+    """Writes spec and config for private data in flat files."""
     from ovo_clinic.new_dataset import new_dataset as write
 
     files = [*csv, *(more or [])]
@@ -181,7 +195,10 @@ def compare(
     tracking_uri: Uri = None,
     allow_remote_tracking: Remote = False,
 ) -> None:
-    """Trains several fusion heads over the same seeds and splits, with statistics."""
+    """Trains fusion heads over the same seeds; with statistics.
+
+    All heads see the same splits; an interrupted comparison goes on where it was.
+    """
     from ovo_clinic import verbs
 
     with _progress("training") as advance:
@@ -312,17 +329,23 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
 def main() -> None:
     """Runs the command line: 0 done, 1 a finding, 2 a user's mistake, 130 interrupted."""
     try:
-        code = app(standalone_mode=False)
+        # Typer turns Ctrl-C inside a command into this code.
+        code = app(standalone_mode=False) or 0
     except UserError as error:
-        err.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
-        sys.exit(2)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except (KeyboardInterrupt, click.Abort):
-        err.print("interrupted; finished runs are kept, and the same command goes on from there")
-        sys.exit(130)
-    sys.exit(code if isinstance(code, int) else 0)
+        code = _mistake(str(error))
+    except typer.TyperException as error:
+        code = _mistake(error.format_message())
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        err.print("interrupted; what was finished is kept, and the same command goes on from there")
+    sys.exit(code)
+
+
+def _mistake(message: str) -> int:
+    line = " ".join(message.replace("Value error, ", "").split())
+    err.print(f"error: {line}", style="red", soft_wrap=True)
+    return 2
 
 
 if __name__ == "__main__":
