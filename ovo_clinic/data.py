@@ -166,15 +166,12 @@ class DataModule(lightning.LightningDataModule):
         scalings: Mapping[str, Scaling] | None = None,
     ) -> None:
         super().__init__()
-        unknown = sorted(set(modalities or []) - set(prepared.modalities))
-        if unknown:
-            raise UserError(f"modalities: {', '.join(unknown)}: not in the data set; valid: {prepared.modalities}")
         self.prepared, self.batch_size, self._seed, self._balanced = prepared, batch_size, seed, balanced
         self.split_rows = {name: prepared.rows(name) for name in ("train", "validation", "test")}
         for name, rows in self.split_rows.items():
             if rows.size == 0:
                 raise UserError(f"split: the {name} part of task '{prepared.manifest['task']}' has no labelled unit")
-        names = [name for name in prepared.modalities if modalities is None or name in modalities]
+        names = prepared.chosen(modalities)
         found = {name: prepared.array(name) for name in names}
         self.scalings = dict(
             scalings or {name: preprocessing.fit(found[name], self.split_rows["train"]) for name in names}

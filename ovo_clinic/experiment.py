@@ -10,7 +10,7 @@ from pydantic import Field
 
 from ovo_clinic import provenance, resources, spec
 from ovo_clinic.errors import UserError
-from ovo_clinic.registry import Choice, Options, check
+from ovo_clinic.registry import ENCODERS, FUSION, Choice, Options, Registry, check
 from ovo_clinic.spec import DatasetSpec, SplitSpec, TaskSpec
 
 
@@ -72,7 +72,9 @@ class CompareConfig(Options):
         unimodal: also train every modality alone.
     """
 
-    fusion: list[Choice] = [Choice(name=name) for name in ("concat", "self_attention", "cross_attention", "ovo")]
+    fusion: list[Choice] = Field(
+        [Choice(name=name) for name in ("concat", "self_attention", "cross_attention", "ovo")], min_length=1
+    )
     seeds: int = Field(10, ge=1)
     unimodal: bool = False
 
@@ -111,12 +113,26 @@ class Experiment(Options):
         return DataRequest(dataset, path, self.task, options, split)
 
     def resolved(self) -> dict[str, Any]:
-        """Plain values of everything that decides the result of a run; no machine's paths."""
-        return self.model_dump(mode="json", exclude={"folder", "compare"})
+        """Plain values of everything that decides the result of a run, defaults filled in; no machine's paths.
+
+        Raises:
+            UserError: an unknown encoder, head or option.
+        """
+        values = self.model_dump(mode="json", exclude={"folder", "compare"})
+        values["model"]["fusion"] = _with_defaults(FUSION, self.model.fusion, "model.fusion")
+        values["model"]["encoders"] = {
+            name: _with_defaults(ENCODERS, choice, f"model.encoders.{name}")
+            for name, choice in self.model.encoders.items()
+        }
+        return values
 
     def digest(self) -> str:
         """sha256 of `resolved`."""
         return provenance.digest_of(self.resolved())
+
+
+def _with_defaults(registry: Registry[Any], choice: Choice, path: str) -> dict[str, Any]:
+    return {"name": choice.name, **registry.options(choice.name, choice.options, path)}
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """FusionModel: encoders -> modality dropout -> fusion head -> output network."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ovo_clinic.errors import UserError
+from ovo_clinic.experiment import ModelConfig
 from ovo_clinic.registry import ENCODERS, FUSION, suggest
 from ovo_clinic.types import Batch, Modality, Tokens, modality_names
 
@@ -73,6 +75,32 @@ class FusionModel(nn.Module):
             name: encode_present(encoder, batch.inputs[name], batch.masks[name])
             for name, encoder in zip(self.names, self.encoders, strict=True)
         }
+
+
+def check_fusion(settings: ModelConfig, modalities: Sequence[Modality]) -> None:
+    """Builds the head without memory for its weights, so that a mistake shows before anything is trained.
+
+    Raises:
+        UserError: an unknown head or option; a combination that the head excludes; an unsafe head not allowed.
+    """
+    fusion = settings.fusion
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the run records them
+        head = FUSION.build(fusion.name, settings.dim, modalities, options=fusion.options, path="model.fusion")
+    refuse_unsafe(head, settings)
+
+
+def refuse_unsafe(head: Any, settings: ModelConfig) -> None:
+    """Refuses a head that lets patients of one batch see each other, unless it was asked for.
+
+    Raises:
+        UserError: it was not.
+    """
+    if head.unsafe and not settings.allow_unsafe:
+        raise UserError(
+            f"model.fusion: '{settings.fusion.name}' is unsafe: {head.unsafe}; its numbers are for comparison with the "
+            "published code only, ask for them with model.allow_unsafe=true"
+        )
 
 
 def _encoder_choices(names: Sequence[str], encoders: Mapping[str, NamedOptions]) -> list[NamedOptions]:

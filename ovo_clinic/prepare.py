@@ -5,13 +5,11 @@ is a hash of everything that decides its content: the spec, the task's resolved 
 pipeline and of this package's data modules, and the raw files' names, sizes and sampled content.
 """
 
-import fcntl
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +23,7 @@ import ovo_clinic
 from ovo_clinic import arrays, events, provenance, raw, registry, resources, spec, splitting, tables
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import DataRequest, Experiment
+from ovo_clinic.locks import locked
 from ovo_clinic.spec import TaskSpec
 
 _FORMAT = 1
@@ -67,6 +66,17 @@ class Prepared:
     def modalities(self) -> list[str]:
         """Names in the spec's order."""
         return list(self.manifest["modalities"])
+
+    def chosen(self, modalities: Sequence[str] | None) -> list[str]:
+        """The named modalities (None = all) in the spec's order.
+
+        Raises:
+            UserError: one that the data set does not have.
+        """
+        unknown = sorted(set(modalities or []) - set(self.modalities))
+        if unknown:
+            raise UserError(f"modalities: {', '.join(unknown)}: not in the data set; valid: {self.modalities}")
+        return [name for name in self.modalities if modalities is None or name in modalities]
 
     def rows(self, split: str) -> npt.NDArray[np.int64]:
         """Rows of one split whose label is known, ascending."""
@@ -111,7 +121,7 @@ def prepare(request: DataRequest, folders: Mapping[str, Path]) -> Prepared:
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     target = parent / key
     _remove_abandoned(parent)
-    with _locked(parent / f"{key}.lock"):
+    with locked(parent / f"{key}.lock"):
         if not (target / "manifest.json").is_file():
             working = parent / f"{key}.partial"
             shutil.rmtree(working, ignore_errors=True)
@@ -281,26 +291,9 @@ def _remember(request: DataRequest, parent: Path, key: str) -> None:
     temporary.replace(pointer)
 
 
-@contextmanager
-def _locked(path: Path, wait: bool = True) -> Iterator[bool]:
-    """Holds a lock that ends with its process, however that ends; yields whether it was got."""
-    with path.open("w") as file:
-        path.chmod(0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-            return
-        except OSError as error:
-            raise UserError(
-                f"OVO_CLINIC_HOME: the file system of {path.parent} has no locks ({error.strerror}); set it to another"
-            ) from None
-        yield True
-
-
 def _remove_abandoned(parent: Path) -> None:
     """Removes working folders whose process is gone."""
     for path in parent.glob("*.partial"):
-        with _locked(path.with_suffix(".lock"), wait=False) as free:
+        with locked(path.with_suffix(".lock"), wait=False) as free:
             if free:
                 shutil.rmtree(path, ignore_errors=True)

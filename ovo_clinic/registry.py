@@ -121,7 +121,7 @@ class Registry(Generic[T]):
             UserError: an unknown option or a wrong type, by its full path.
         """
         self.get(name, path)
-        return check(self.schema(name), given, path).model_dump()
+        return check(self.schema(name), given, path).model_dump(mode="json")
 
     def build(self, name: str, *positional: Any, options: Mapping[str, Any] | None = None, path: str = "") -> T:
         """Constructs an entry from the framework's positional arguments and the user's options."""

@@ -3,20 +3,20 @@
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from ovo_clinic import provenance, resources
+from ovo_clinic import provenance, resources, runs
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepare import Prepared
-from ovo_clinic.registry import FUSION, Choice
-
-Result = dict[str, Any]
+from ovo_clinic.registry import FUSION, Choice, suggest
+from ovo_clinic.runs import Result
 
 
 @dataclass(frozen=True)
@@ -63,29 +63,60 @@ class Comparison:
 def arms(experiment: Experiment, prepared: Prepared, fusion: Sequence[Choice], unimodal: bool) -> list[Arm]:
     """The rows of a comparison; all differ in the head, or in the modalities, and in nothing else.
 
+    Options set on `model.fusion` (`model.fusion.tokens=8`) hold for every head that has an option of that name. Every
+    head is built once, so that a mistake shows before anything is trained.
+
     Raises:
-        UserError: a head named twice or not known.
+        UserError: a head named twice, not known, or unsafe and not allowed; an unknown option; a combination that a
+            head excludes.
     """
+    modalities = prepared.chosen(experiment.modalities)
+    _check_shared_options(experiment, fusion)
     rows = []
     if unimodal:
-        for name in experiment.modalities or prepared.modalities:
-            alone = experiment.model.model_copy(update={"fusion": Choice(name="concat")})
-            rows.append(Arm(name, "modality", experiment.model_copy(update={"modalities": [name], "model": alone})))
-    for choice in fusion:
-        options = {**_shared_options(experiment, choice), **choice.options}
-        model = experiment.model.model_copy(update={"fusion": Choice(name=choice.name, **options)})
-        rows.append(Arm(choice.label, "head", experiment.model_copy(update={"model": model})))
+        alone = _with_head(experiment, Choice(name="concat"))
+        rows += [Arm(name, "modality", alone.model_copy(update={"modalities": [name]})) for name in modalities]
+    rows += [Arm(choice.label, "head", _with_head(experiment, choice)) for choice in fusion]
     labels = [row.label for row in rows]
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice:
         raise UserError(f"compare: {', '.join(twice)} stands twice; name every head once")
+    _check_heads(rows, prepared)
     return rows
 
 
-def _shared_options(experiment: Experiment, choice: Choice) -> dict[str, Any]:
-    """Options set on `model.fusion` (`model.fusion.tokens=8`) hold for every head that has an option of that name."""
+def _with_head(experiment: Experiment, choice: Choice) -> Experiment:
     known = FUSION.schema(choice.name).model_fields
-    return {name: value for name, value in experiment.model.fusion.options.items() if name in known}
+    shared = {name: value for name, value in experiment.model.fusion.options.items() if name in known}
+    head = Choice(name=choice.name, **{**shared, **choice.options})
+    return experiment.model_copy(update={"model": experiment.model.model_copy(update={"fusion": head})})
+
+
+def _check_shared_options(experiment: Experiment, fusion: Sequence[Choice]) -> None:
+    """Every option of `model.fusion` must be one of the head named there, or of a head that is compared."""
+    named = experiment.model.fusion
+    FUSION.get(named.name, "model.fusion")
+    for choice in fusion:
+        FUSION.options(choice.name, choice.options, "compare.fusion")
+    schemas = [FUSION.schema(choice.name) for choice in (named, *fusion)]
+    known = sorted({name for schema in schemas for name in schema.model_fields})
+    for name in named.options:
+        if name not in known:
+            raise UserError(f"model.fusion.{name}: no such setting{suggest(name, known)}")
+
+
+def _check_heads(rows: Sequence[Arm], prepared: Prepared) -> None:
+    from ovo_clinic.model import check_fusion
+    from ovo_clinic.types import Modality
+
+    entries = prepared.manifest["modalities"]
+    for row in rows:
+        names = prepared.chosen(row.experiment.modalities)
+        modalities = [Modality(name, entries[name]["kind"], len(entries[name]["columns"])) for name in names]
+        try:
+            check_fusion(row.experiment.model, modalities)
+        except UserError as error:
+            raise UserError(f"compare.fusion: {row.label}: {error}") from None
 
 
 def compare(
@@ -120,11 +151,11 @@ def compare(
         for arm in rows
         for seed in range(seeds)
     ]
-    finished = _run_all([job for _, job in jobs], prepared, workers, on_progress)
+    _run_all([job for _, job in jobs], workers, on_progress)
     results: dict[str, list[Result]] = {arm.label: [] for arm in rows}
     folders: dict[str, list[Path]] = {arm.label: [] for arm in rows}
-    for (label, job), result in zip(jobs, finished, strict=True):
-        results[label].append(result)
+    for label, job in jobs:
+        results[label].append(runs.read_result(job.folder))
         folders[label].append(job.folder)
     digest = provenance.digest_of([job.folder.name for _, job in jobs])[:8]
     name = f"{experiment.task}-{digest}"
@@ -149,33 +180,33 @@ class Job:
 
 
 def _job(experiment: Experiment, prepared: Prepared) -> Job:
-    return Job(experiment, prepared.folder, run_folder(experiment, prepared))
+    return Job(experiment, prepared.folder, runs.run_folder(experiment, prepared))
 
 
-def run_folder(experiment: Experiment, prepared: Prepared) -> Path:
-    """Folder of a run, named after its settings, its data and the code, so that no finished run is repeated."""
-    key = provenance.digest_of([experiment.digest(), prepared.manifest["key"], provenance.code_digest()])
-    return resources.home() / "runs" / key[:32]
-
-
-def run(job: Job) -> Result:
+def run(job: Job) -> None:
     """Trains one run where it is not finished yet."""
     from ovo_clinic import training
 
-    return training.train(job.experiment, Prepared.open(job.data), job.folder)
+    training.train(job.experiment, Prepared.open(job.data), job.folder)
 
 
-def _run_all(
-    jobs: Sequence[Job], prepared: Prepared, workers: int, on_progress: Callable[[int, int], None]
-) -> list[Result]:
+def _run_all(jobs: Sequence[Job], workers: int, on_progress: Callable[[int, int], None]) -> None:
+    """Trains what is not finished; rows that come to the same run share it."""
+    every = {job.folder: job for job in jobs}
+    waiting = [job for job in every.values() if not runs.is_finished(job.folder)]
+    kept = len(every) - len(waiting)
+    on_progress(kept, len(every))
+    if waiting:
+        _run_in_parallel(waiting, workers, lambda done: on_progress(kept + done, len(every)))
+
+
+def _run_in_parallel(jobs: Sequence[Job], workers: int, on_progress: Callable[[int], None]) -> None:
     # Forked from a server that has the heavy imports: a fresh interpreter would spend 7-11 s on them for every worker.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["ovo_clinic.training", "torch._dynamo"])
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=_ignore_interrupts)
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=_start_worker)
     try:
-        futures = [pool.submit(run, job) for job in jobs]
-        _wait(futures, on_progress)
-        return [future.result() for future in futures]
+        _wait([pool.submit(run, job) for job in jobs], on_progress)
     except BrokenProcessPool:
         raise UserError(
             f"a worker process was killed, most likely for want of memory; use fewer than {workers} --workers. "
@@ -187,18 +218,27 @@ def _run_all(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _wait(futures: Sequence[Future[Result]], on_progress: Callable[[int, int], None]) -> None:
+def _wait(futures: Sequence[Future[None]], on_progress: Callable[[int], None]) -> None:
+    """Waits for all; raises the first error at once."""
     pending = set(futures)
     while pending:
         done, pending = wait(pending, timeout=1.0, return_when=FIRST_EXCEPTION)
         for future in done:
             future.result()
-        on_progress(sum(future.done() for future in futures), len(futures))
+        on_progress(len(futures) - len(pending))
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches every process of the terminal; only the parent acts on it."""
+def _start_worker() -> None:
+    """Ctrl-C reaches every process of the terminal, and only the parent acts on it; a worker ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def default_workers() -> int:

@@ -21,7 +21,8 @@ from mlflow.exceptions import MlflowException
 from ovo_clinic import resources
 from ovo_clinic.errors import UserError
 from ovo_clinic.report import ComparisonTable
-from ovo_clinic.study import Comparison, Result
+from ovo_clinic.runs import Result
+from ovo_clinic.study import Comparison
 
 _PARAM_LENGTH = 6000
 _BATCH = 100  # MLflow takes at most 100 parameters, and 1000 metrics, at once

@@ -5,9 +5,9 @@ and `predictions.parquet` (patient-level: readable by its owner only, never uplo
 finished; one with a checkpoint resumes at the epoch it had reached.
 """
 
-import json
 import logging
 import shutil
+import signal
 import time
 import warnings
 from collections.abc import Sequence
@@ -24,17 +24,20 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ovo_clinic import flops, preprocessing, provenance
+from ovo_clinic import flops, preprocessing, provenance, runs
 from ovo_clinic.data import DataModule
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
-from ovo_clinic.model import FusionModel
+from ovo_clinic.locks import locked
+from ovo_clinic.model import FusionModel, refuse_unsafe
 from ovo_clinic.prepare import Prepared
 from ovo_clinic.registry import suggest
+from ovo_clinic.runs import Result
 from ovo_clinic.tasks import positive_weight, task_for
 from ovo_clinic.types import Batch, Modality, Task
 
 logger = logging.getLogger(__name__)
+_TASK_FIELDS = ("dataset", "task", "title", "kind", "classes", "leaky", "options", "split")
 CALIBRATION_WARNING = "training.imbalance={} makes probabilities too high for the rarer class: calibration is shifted"
 
 
@@ -119,23 +122,18 @@ def build_model(experiment: Experiment, modalities: Sequence[Modality], outputs:
         dropout=settings.dropout,
         modality_dropout=settings.modality_dropout,
     )
-    if model.fusion.unsafe and not settings.allow_unsafe:
-        raise UserError(
-            f"model.fusion: '{settings.fusion.name}' is unsafe: {model.fusion.unsafe}; its numbers are for comparison "
-            "with the published code only, ask for them with model.allow_unsafe=true"
-        )
+    refuse_unsafe(model.fusion, settings)
     return model
 
 
-def train(
-    experiment: Experiment, prepared: Prepared, folder: Path, callbacks: Sequence[Callback] = ()
-) -> dict[str, Any]:
+def train(experiment: Experiment, prepared: Prepared, folder: Path, callbacks: Sequence[Callback] = ()) -> Result:
     """Trains, restores the best epoch, evaluates on the validation and test splits and writes the run's folder.
 
     Args:
         experiment: resolved settings, with the seed.
         prepared: the data.
-        folder: of the run; finished runs are returned as they are, interrupted ones resumed.
+        folder: of the run; finished runs are returned as they are, interrupted ones resumed. A run that another
+            process is training is waited for.
         callbacks: further Lightning callbacks.
 
     Returns:
@@ -144,11 +142,15 @@ def train(
     Raises:
         UserError: settings that do not fit the data, or a training that diverged.
     """
-    finished = folder / "result.json"
-    if finished.is_file():
-        return read_result(folder)
-    started = time.perf_counter()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with locked(folder / "lock"):
+        if not runs.is_finished(folder):
+            _train(experiment, prepared, folder, callbacks)
+    return runs.read_result(folder)
+
+
+def _train(experiment: Experiment, prepared: Prepared, folder: Path, callbacks: Sequence[Callback]) -> None:
+    started = time.perf_counter()
     lightning.seed_everything(experiment.seed, workers=True, verbose=False)
     settings = experiment.training
     torch.set_num_threads(settings.threads)
@@ -170,7 +172,7 @@ def train(
     metrics, predictions = _evaluate(module.model, task, data, exact_batches=model.fusion.unsafe is not None)
     result = {
         "config": experiment.resolved(),
-        "task": {key: prepared.manifest[key] for key in ("dataset", "task", "title", "kind", "classes", "leaky")},
+        "task": {key: prepared.manifest[key] for key in _TASK_FIELDS},
         "modalities": [asdict(modality) for modality in data.modalities],
         "outputs": task.outputs,
         "seed": experiment.seed,
@@ -191,19 +193,13 @@ def train(
         "git_commit": provenance.git_commit(),
         "seconds": time.perf_counter() - started,
     }
-    _write(folder, experiment, data, model, result, predictions)
-    return read_result(folder)
-
-
-def read_result(folder: Path) -> dict[str, Any]:
-    """The result of a finished run."""
-    content: dict[str, Any] = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    return content
+    _write(folder, experiment, data, model, predictions)
+    runs.write_result(folder, result)
 
 
 def load_model(folder: Path) -> FusionModel:
     """The trained model of a finished run, in evaluation mode."""
-    result = read_result(folder)
+    result = runs.read_result(folder)
     modalities = [Modality(**modality) for modality in result["modalities"]]
     model = build_model(Experiment.model_validate(result["config"]), modalities, result["outputs"])
     model.load_state_dict(load_file(folder / "model.safetensors"))
@@ -273,11 +269,26 @@ def _fit(
             deterministic=True,
             default_root_dir=folder,
         )
-        last = checkpoints / "last.ckpt"
-        trainer.fit(module, datamodule=data, ckpt_path=str(last) if last.is_file() else None, weights_only=True)
+        _fit_or_resume(trainer, module, data, checkpoints / "last.ckpt")
     best = torch.load(keeper.best_model_path, map_location="cpu", weights_only=True)
     module.load_state_dict(best["state_dict"])
     return module, int(best["epoch"])
+
+
+def _fit_or_resume(trainer: lightning.Trainer, module: FusionModule, data: DataModule, last: Path) -> None:
+    """Fits from the last checkpoint, where there is one.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, for which Lightning would end the process with code 1 and go deaf to the next one.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        trainer.fit(module, datamodule=data, ckpt_path=str(last) if last.is_file() else None, weights_only=True)
+    except SystemExit:
+        if not trainer.interrupted:
+            raise
+        signal.signal(signal.SIGINT, handler)
+        raise KeyboardInterrupt from None
 
 
 @torch.no_grad()
@@ -307,18 +318,14 @@ def _write(
     experiment: Experiment,
     data: DataModule,
     model: FusionModel,
-    result: dict[str, Any],
     rows: pl.DataFrame,
 ) -> None:
-    """Writes everything, `result.json` last and in one step, as it marks the run as finished."""
+    """Writes everything but `result.json`, which marks the run as finished."""
     (folder / "config.yaml").write_text(yaml.safe_dump(experiment.resolved(), sort_keys=False), encoding="utf-8")
     preprocessing.save(data.scalings, folder / "preprocessing.json")
     save_file({name: value.contiguous() for name, value in model.state_dict().items()}, folder / "model.safetensors")
     rows.write_parquet(folder / "predictions.parquet")
-    temporary = folder / "result.json.partial"
-    temporary.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     for path in folder.iterdir():
         if path.is_file():
             path.chmod(0o600)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    temporary.replace(folder / "result.json")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ovo_clinic import experiment as experiments
-from ovo_clinic import figures, report, resources, study, tracking
+from ovo_clinic import figures, report, resources, runs, study, tracking
 from ovo_clinic.prepare import Prepared, prepare_task
 from ovo_clinic.registry import Choice
 from ovo_clinic.report import ComparisonTable
@@ -122,7 +122,7 @@ def train(
     experiment = experiments.load(task, overrides)
     uri = tracking.tracking_uri(tracking_uri, allow_remote_tracking)
     prepared = prepare_task(experiment, raw)
-    folder = study.run_folder(experiment, prepared)
+    folder = runs.run_folder(experiment, prepared)
     result = training.train(experiment, prepared, folder)
     tracking.Store(uri).log_train(result, f"{experiment.model.fusion.label} seed {experiment.seed}")
     return Run(result, folder, uri)
