@@ -50,3 +50,10 @@ class MultiheadAttention(nn.Module):
         v = split_heads(self.value(x_key), self.heads)
         out: Tensor = self.out(merge_heads(self.core(q, k, v, query_mask, key_mask)))
         return out if query_mask is None else out.masked_fill(~query_mask[..., None], 0)
+
+
+def attention_layer(core: AttentionCore, dim: int, heads: int, *, bias: bool = False) -> nn.Module:
+    """The layer that a core declares as its own (`layer`), else MultiheadAttention; same arguments and call."""
+    own = getattr(core, "layer", None) or MultiheadAttention
+    layer: nn.Module = own(core, dim, heads, bias=bias)
+    return layer

@@ -1,9 +1,9 @@
 """Softmax attention, by torch's scaled_dot_product_attention."""
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from ovo_clinic.attention.masks import zero_masked, zero_rows
 from ovo_clinic.registry import ATTENTION
 
 
@@ -33,12 +33,10 @@ class Softmax(nn.Module):
         scale: float | None = None,
     ) -> Tensor:
         """Attends; see AttentionCore for the shapes. Masked keys are left out; a row without a valid key is 0."""
-        if key_mask is None:
-            out = scaled_dot_product_attention(q, k, v, scale=scale)
-        else:
+        allowed = None
+        if key_mask is not None:
+            k, v = zero_masked(k, key_mask), zero_masked(v, key_mask)
             # A row without a valid key attends to all keys and is zeroed: a softmax of nothing is NaN on some backends.
-            some = key_mask.any(dim=1, keepdim=True)
-            allowed = (key_mask | ~some)[:, None, None, :]
-            out = scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=scale)
-            query_mask = some if query_mask is None else query_mask & some
-        return out if query_mask is None else torch.where(query_mask[:, None, :, None], out, 0)
+            allowed = (key_mask | ~key_mask.any(dim=1, keepdim=True))[:, None, None, :]
+        out = scaled_dot_product_attention(q, k, v, attn_mask=allowed, scale=scale)
+        return zero_rows(out, query_mask, key_mask)

@@ -1,32 +1,42 @@
 """Builds what attends inside a routing, and refuses what the routing cannot use."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from ovo_clinic.attention.precondition import Preconditioned
 from ovo_clinic.errors import UserError
-from ovo_clinic.registry import ATTENTION
+from ovo_clinic.registry import ATTENTION, Choice
 from ovo_clinic.types import AttentionCore
+
+SOFTMAX = Choice(name="softmax")
+Eps = Annotated[float, Field(gt=0)]
 
 
 @dataclass(frozen=True)
 class Routing:
     """What queries what.
 
+    In every routing there are as many query as key tokens, and token i of both fills the same learned place of
+    tokens.py (ovo's mean of the others is taken place by place, too). So a mechanism that pairs tokens fits.
+
     Attributes:
         name: of the head, for messages.
         tokens: n, tokens per modality.
         keys: number of key tokens that a query sees.
-        paired: True = query token i and key token i are the same token.
+        empty_queries: True = queries may all be zero though the modality is present.
     """
 
     name: str
     tokens: int
     keys: int
-    paired: bool
+    empty_queries: bool = False
 
 
-def build_core(routing: Routing, dim: int, heads: int, attention: str, precondition: bool) -> AttentionCore:
+def build_core(
+    routing: Routing, dim: int, heads: int, attention: Choice, precondition_eps: float | None
+) -> AttentionCore:
     """The attention core of a routing, preconditioned if asked.
 
     Args:
@@ -34,7 +44,7 @@ def build_core(routing: Routing, dim: int, heads: int, attention: str, precondit
         dim: D, divisible by `heads`.
         heads: H.
         attention: a registered mechanism; one with fixed_length gets the number of keys as its option `length`.
-        precondition: wraps the core.
+        precondition_eps: the least norm that a row is divided by; None = no preconditioning.
 
     Raises:
         UserError: fewer than two tokens, a width that the heads do not divide, or a mechanism that does not fit.
@@ -45,15 +55,30 @@ def build_core(routing: Routing, dim: int, heads: int, attention: str, precondit
             "and the attention learns nothing"
         )
     check_heads(dim, heads)
-    entry: Any = ATTENTION.get(attention, "attention")
-    if entry.paired_tokens and not routing.paired:
-        raise UserError(
-            f"attention: '{attention}' pairs query token i with key token i, and in {routing.name} they are tokens of "
-            "different modalities; use it with self_attention, or another mechanism here"
+    entry: Any = ATTENTION.get(attention.name, "attention")
+    reason = _misfit(routing, entry, attention)
+    if reason:
+        raise UserError(f"attention: '{attention.name}' {reason}")
+    length = {"length": routing.keys} if entry.fixed_length else {}
+    options = attention.options | length
+    core: AttentionCore = ATTENTION.build(attention.name, heads, dim // heads, options=options, path="attention")
+    return core if precondition_eps is None else Preconditioned(core, precondition_eps)
+
+
+def _misfit(routing: Routing, entry: Any, attention: Choice) -> str | None:
+    """Why a mechanism does not fit the routing, by its declarations; None = it does."""
+    if getattr(entry, "needs_grid", False):
+        return f"works on the grid of an image's patches and {routing.name} has none; use it in an image encoder"
+    if getattr(entry, "unsafe", None):
+        return f"is for comparison with published numbers only: {entry.unsafe}"
+    if getattr(entry, "zero_query_gives_zero", False) and routing.empty_queries:
+        return (
+            f"multiplies the values by the pooled queries, and in {routing.name} these are zero for a unit with one "
+            "modality, which would vanish; use it with self_attention or cross_attention, or another mechanism here"
         )
-    options = {"length": routing.keys} if entry.fixed_length else {}
-    core: AttentionCore = ATTENTION.build(attention, heads, dim // heads, options=options)
-    return Preconditioned(core) if precondition else core
+    if entry.fixed_length and "length" in attention.options:
+        return f"is told its length by {routing.name} ({routing.keys}); leave `length` out"
+    return None
 
 
 def check_heads(dim: int, heads: int) -> None:

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from ovo_clinic.attention.multihead import projection
-from ovo_clinic.fusion.mechanism import Routing, build_core, check_modalities
+from ovo_clinic.fusion.mechanism import SOFTMAX, Eps, Routing, build_core, check_modalities
 from ovo_clinic.fusion.tokens import ModalityTokens, mean_tokens, stacked_maps
-from ovo_clinic.registry import FUSION
+from ovo_clinic.registry import FUSION, Choice
 from ovo_clinic.types import AttentionCore, Modality, Tokens
 
 
@@ -66,8 +66,9 @@ class Ovo(nn.Module):
         modalities: in the spec's order.
         tokens: n, tokens per modality.
         heads: H, a divisor of D.
-        attention: the mechanism.
+        attention: the mechanism, by name or with options: `{name: performer, features: 64}`.
         precondition: divides each row of each head's output by its norm.
+        precondition_eps: the least norm that is divided by.
 
     Raises:
         UserError: fewer than two modalities, and see `mechanism.build_core`.
@@ -82,13 +83,15 @@ class Ovo(nn.Module):
         *,
         tokens: int = 4,
         heads: int = 4,
-        attention: str = "softmax",
+        attention: Choice = SOFTMAX,
         precondition: bool = False,
+        precondition_eps: Eps = 1e-6,
     ) -> None:
         super().__init__()
         check_modalities("ovo", len(modalities))
-        routing = Routing("ovo", tokens, keys=tokens, paired=False)
-        self.core = build_core(routing, dim, heads, attention, precondition)
+        routing = Routing("ovo", tokens, keys=tokens, empty_queries=True)
+        eps = precondition_eps if precondition else None
+        self.core = build_core(routing, dim, heads, attention, eps)
         self.tokens = ModalityTokens(dim, modalities, tokens)
         self.project = stacked_maps(len(modalities), heads, dim, dim // heads)
         self.weight = stacked_maps(len(modalities), heads, dim // heads, dim // heads)

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from ovo_clinic.attention.precondition import Preconditioned
 from ovo_clinic.attention.softmax import Softmax
-from ovo_clinic.fusion.mechanism import check_heads, check_modalities
+from ovo_clinic.fusion.mechanism import Eps, check_heads, check_modalities
 from ovo_clinic.fusion.ovo import one_versus_others
 from ovo_clinic.fusion.tokens import stack_vectors
 from ovo_clinic.registry import FUSION
@@ -24,6 +25,8 @@ class OvoReference(nn.Module):
         dim: D.
         modalities: in the spec's order.
         heads: number of slices of each vector, a divisor of D.
+        precondition: divides each slice of the output by its norm.
+        precondition_eps: the least norm that is divided by.
 
     Raises:
         UserError: fewer than two modalities, or heads that do not divide dim.
@@ -31,7 +34,15 @@ class OvoReference(nn.Module):
 
     unsafe: str | None = None
 
-    def __init__(self, dim: int, modalities: Sequence[Modality], *, heads: int = 4) -> None:
+    def __init__(
+        self,
+        dim: int,
+        modalities: Sequence[Modality],
+        *,
+        heads: int = 4,
+        precondition: bool = False,
+        precondition_eps: Eps = 1e-6,
+    ) -> None:
         super().__init__()
         check_modalities("ovo_reference", len(modalities))
         check_heads(dim, heads)
@@ -39,7 +50,8 @@ class OvoReference(nn.Module):
             warnings.warn("ovo_reference with heads=1 is the identity: its softmax has one key", stacklevel=2)
         self.names = modality_names(modalities)
         self.heads = heads
-        self.core = Softmax(1, dim // heads)
+        core = Softmax(1, dim // heads)
+        self.core = Preconditioned(core, precondition_eps) if precondition else core
         self.weight = nn.Parameter(torch.empty(dim // heads, dim // heads).uniform_(-0.1, 0.1))
         self.out_dim = len(modalities) * dim
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
-from ovo_clinic.attention.multihead import MultiheadAttention
-from ovo_clinic.fusion.mechanism import Routing, build_core
+from ovo_clinic.attention.multihead import attention_layer
+from ovo_clinic.fusion.mechanism import SOFTMAX, Eps, Routing, build_core
 from ovo_clinic.fusion.tokens import ModalityTokens, mean_tokens
-from ovo_clinic.registry import FUSION
+from ovo_clinic.registry import FUSION, Choice
 from ovo_clinic.types import Modality, Tokens
 
 
@@ -20,8 +20,9 @@ class SelfAttention(nn.Module):
         modalities: in the spec's order.
         tokens: n, tokens per modality.
         heads: H, a divisor of D.
-        attention: the mechanism.
+        attention: the mechanism, by name or with options: `{name: performer, features: 64}`.
         precondition: divides each row of each head's output by its norm.
+        precondition_eps: the least norm that is divided by.
 
     Raises:
         UserError: see `mechanism.build_core`.
@@ -36,12 +37,14 @@ class SelfAttention(nn.Module):
         *,
         tokens: int = 4,
         heads: int = 4,
-        attention: str = "softmax",
+        attention: Choice = SOFTMAX,
         precondition: bool = False,
+        precondition_eps: Eps = 1e-6,
     ) -> None:
         super().__init__()
-        routing = Routing("self_attention", tokens, keys=len(modalities) * tokens, paired=True)
-        self.attention = MultiheadAttention(build_core(routing, dim, heads, attention, precondition), dim, heads)
+        routing = Routing("self_attention", tokens, keys=len(modalities) * tokens)
+        eps = precondition_eps if precondition else None
+        self.attention = attention_layer(build_core(routing, dim, heads, attention, eps), dim, heads)
         self.tokens = ModalityTokens(dim, modalities, tokens)
         self.out_dim = len(modalities) * dim
 

@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
+from ovo_clinic.attention.performer import Performer
+from ovo_clinic.attention.precondition import Preconditioned
 from ovo_clinic.errors import UserError
+from ovo_clinic.experiment import load
 from ovo_clinic.registry import ATTENTION, FUSION
 from ovo_clinic.types import Modality
 
@@ -92,11 +95,59 @@ def test_an_unknown_mechanism_or_option_is_named_with_the_valid_ones(name: str) 
 
 
 @pytest.mark.usefixtures("mechanisms")
-@pytest.mark.parametrize("name", ["cross_attention", "ovo"])
-def test_a_mechanism_that_pairs_tokens_is_refused_with_the_reason(name: str) -> None:
-    with pytest.raises(UserError, match=f"'paired' pairs query token i with key token i, and in {name}"):
-        build(name, attention="paired")
-    build("self_attention", attention="paired")
+@pytest.mark.parametrize("name", ATTENDING)
+def test_a_mechanism_that_pairs_tokens_fits_as_queries_and_keys_come_n_to_n(name: str) -> None:
+    build(name, attention="paired")
+
+
+@pytest.mark.parametrize("name", ATTENDING)
+@pytest.mark.parametrize(
+    ("mechanism", "reason"),
+    [
+        ("window", "works on the grid of an image's patches and {} has none"),
+        ("lpi", "works on the grid of an image's patches and {} has none"),
+        ("nystrom_reference", "a result depends on who else is in it"),
+        ({"name": "linformer", "length": 3}, "is told its length by {}"),
+        ({"name": "linformer", "mixtures": 1}, "attention.mixtures: 1: input should be greater than or equal to 2"),
+        ({"name": "nystrom", "kernel": 2}, "attention.kernel: needs a middle: choose an odd number"),
+        ({"name": "performer", "featurs": 8}, "attention.featurs: no such setting; did you mean 'features'"),
+    ],
+)
+def test_a_mechanism_that_does_not_fit_is_refused_with_the_reason(name: str, mechanism: Any, reason: str) -> None:
+    with pytest.raises(UserError, match=reason.format(name)):
+        build(name, attention=mechanism)
+
+
+def test_fastformer_is_refused_where_a_single_modality_would_vanish() -> None:
+    with pytest.raises(UserError, match="in ovo these are zero for a unit with one modality, which would vanish"):
+        build("ovo", attention="fastformer")
+    build("cross_attention", attention="fastformer")
+    build("self_attention", attention="fastformer")
+
+
+@pytest.mark.parametrize("name", ATTENDING)
+def test_a_mechanism_is_given_by_name_or_with_options(name: str) -> None:
+    plain, wide = build(name, attention="performer"), build(name, attention={"name": "performer", "features": 64})
+    features = [next(m for m in head.modules() if isinstance(m, Performer)).omega.shape for head in (plain, wide)]
+    assert features == [(6, 4), (64, 4)]  # d log d = 5.5
+
+
+def test_names_and_options_of_a_mechanism_on_the_command_line() -> None:
+    fusion = load("eicu_mortality_24h", ["model.fusion=ovo", "model.fusion.attention=performer"]).model.fusion
+    assert fusion.options == {"attention": "performer"}
+    overrides = ["model.fusion.attention=performer", "model.fusion.attention.features=64", "model.fusion.heads=2"]
+    options = load("eicu_mortality_24h", ["model.fusion=ovo", *overrides]).model.fusion.options
+    assert options == {"attention": {"name": "performer", "features": 64}, "heads": 2}
+    assert next(m for m in build("ovo", **options).modules() if isinstance(m, Performer)).features == 64
+
+
+@pytest.mark.parametrize("name", [*ATTENDING, "ovo_reference"])
+def test_eps_of_the_preconditioning_is_an_option(name: str) -> None:
+    given = {"precondition": True, "precondition_eps": 1e-3}
+    layers = [module for module in build(name, **given).modules() if isinstance(module, Preconditioned)]
+    assert [layer.eps for layer in layers] == [1e-3]
+    with pytest.raises(UserError, match=r"model\.fusion\.precondition_eps: 0"):
+        build(name, precondition_eps=0)
 
 
 @pytest.mark.usefixtures("mechanisms")
