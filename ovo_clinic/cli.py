@@ -206,7 +206,7 @@ def compare(
             task,
             overrides or (),
             raw=raw,
-            fusion=[name.strip() for name in fusion.split(",") if name.strip()] if fusion else None,
+            fusion=_names(fusion),
             seeds=seeds,
             unimodal=unimodal,
             workers=workers,
@@ -215,6 +215,41 @@ def compare(
             on_progress=advance,
         )
     _print_study(study)
+
+
+@app.command()
+def flops(
+    task: Task,
+    overrides: Overrides = None,
+    raw: Raw = None,
+    fusion: Annotated[str | None, typer.Option(help="Heads, separated by commas; default: all.")] = None,
+    modalities: Annotated[str, typer.Option(help="Numbers of modalities, separated by commas.")] = "2,5,10,15,20",
+) -> None:
+    """Counts multiply-accumulates and parameters of every fusion head, attention included."""
+    from ovo_clinic import costs as counting
+
+    try:
+        numbers = [int(number) for number in modalities.split(",")]
+    except ValueError:
+        raise UserError(f"--modalities: '{modalities}' should be whole numbers such as 2,5,10") from None
+    costs = counting.flops(task, overrides or (), raw=raw, fusion=_names(fusion), modalities=numbers)
+    out.print(
+        "Multiply-accumulates (MACs) per sample, every modality present; parameters, and those a gradient reaches"
+    )
+    _print_table(costs.heads.map(_thousands))
+    out.print("MACs per sample of the fusion head alone, against the number of modalities")
+    wide = costs.against_modalities.pivot(index="head", columns="modalities", values="macs")
+    _print_table(wide.reset_index().rename(columns=str).map(_thousands))
+    out.print("`*_reference` heads mix the patients of a batch; their cost is that of a batch of 16, divided by 16.")
+    out.print(f"Tables (csv) and figure macs.png: {costs.folder}")
+
+
+def _names(text: str | None) -> list[str] | None:
+    return [name.strip() for name in text.split(",") if name.strip()] if text else None
+
+
+def _thousands(cell: object) -> str:
+    return f"{cell:,.0f}" if isinstance(cell, (int, float)) else str(cell)
 
 
 @app.command("list")
