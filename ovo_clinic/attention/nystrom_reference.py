@@ -69,7 +69,8 @@ class NystromReference(nn.Module):
             middle = _reference_softmax(query_landmarks, key_landmarks, used, used, scale)
             right = _reference_softmax(query_landmarks, keys, used, mask, scale)
             start = middle.sum(dim=-2).max() * middle.sum(dim=-1).max()
-            out = left @ (pseudo_inverse(middle, start, self.iterations) @ (right @ at_least_float32(v)))
+            inverse = pseudo_inverse(middle, start, self.iterations)
+            out = (left @ inverse) @ (right @ at_least_float32(v))
         out = out.to(v.dtype)
         out = unit(out) if unit else out
         out = out if self.convolution is None else out + self.convolution(v)
@@ -80,7 +81,7 @@ class NystromReference(nn.Module):
         if mask is None:
             return Segments(segments.mean(dim=3), None)
         count = torch.unflatten(mask, 1, (self.landmarks, -1)).sum(dim=2)
-        return Segments(segments.sum(dim=3) / (count[:, None, :, None] + 1e-8), count > 0)
+        return Segments(segments.sum(dim=3) / (count.to(x.dtype)[:, None, :, None] + 1e-8), count > 0)
 
 
 def _reference_softmax(

@@ -85,13 +85,14 @@ class Performer(nn.Module):
 class PerformerFair(nn.Module):
     """Performer as in "Fair Comparison between Efficient Attentions": d / 2 features a head, of length r^1/2.
 
-    With fewer features than channels their length should be d^1/2: these flatten the softmax (biased by design). The
-    published code's 1e-6 in the denominator is kept, its overflow is not.
+    With fewer features than channels their length should be d^1/2: these flatten the softmax (biased by design). What
+    the published code adds to the denominator is kept, its overflow is not.
 
     Args:
         heads: H; each has its own features.
         head_dim: d.
         features: r, d / 2 by default.
+        eps: added to the denominator.
     """
 
     paired_tokens = False
@@ -99,8 +100,16 @@ class PerformerFair(nn.Module):
     position_dependent = False
     omega: Tensor
 
-    def __init__(self, heads: int, head_dim: int, *, features: Features | None = None) -> None:
+    def __init__(
+        self,
+        heads: int,
+        head_dim: int,
+        *,
+        features: Features | None = None,
+        eps: Annotated[float, Field(ge=0)] = 1e-6,
+    ) -> None:
         super().__init__()
+        self.eps = eps
         rows = max(1, head_dim // 2) if features is None else features
         directions = torch.stack([orthogonal_directions(rows, head_dim) for _ in range(heads)])
         self.register_buffer("omega", math.sqrt(rows) * directions)
@@ -118,7 +127,7 @@ class PerformerFair(nn.Module):
         q, k, values = (at_least_float32(x) for x in (q, zero_masked(k, key_mask), zero_masked(v, key_mask)))
         with no_autocast(q):
             q_log, k_log = (log_features(x, self.omega, scale)[0] for x in (q, k))
-            out = _kernel_attention(q_log, k_log, values, key_mask, eps=1e-6 * self.omega.shape[-2])
+            out = _kernel_attention(q_log, k_log, values, key_mask, eps=self.eps * self.omega.shape[-2])
         return zero_rows(out.to(v.dtype), query_mask, key_mask)
 
 
