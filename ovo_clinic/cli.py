@@ -245,7 +245,7 @@ def flops(
 
 
 def _names(text: str | None) -> list[str] | None:
-    return [name.strip() for name in text.split(",") if name.strip()] if text else None
+    return [name.strip() for name in text.split(",") if name.strip()] if text is not None else None
 
 
 def _thousands(cell: object) -> str:
@@ -337,7 +337,10 @@ def _print_table(frame: "pd.DataFrame") -> None:
 
 
 def _print_mlflow(uri: str) -> None:
-    out.print(f"MLflow: mlflow ui --backend-store-uri {uri}", soft_wrap=True)
+    command = f"{Path(sys.executable).with_name('mlflow')} ui --backend-store-uri {uri}"
+    server = uri.startswith(("http:", "https:", "databricks"))
+    # MLflow's own command line would report its use over the network.
+    out.print(f"MLflow: {uri if server else f'MLFLOW_DISABLE_TELEMETRY=true {command}'}", soft_wrap=True)
 
 
 @contextmanager

@@ -112,6 +112,15 @@ class Experiment(Options):
         options = spec.task_options(dataset, self.task, _merge(task.options, self.data), path)
         return DataRequest(dataset, path, self.task, options, split)
 
+    def with_compare(self, settings: Mapping[str, Any]) -> "Experiment":
+        """The same experiment with other settings of `compare`.
+
+        Raises:
+            UserError: an unknown setting or a wrong value.
+        """
+        changed = {name: value for name, value in self.compare if name not in settings} | dict(settings)
+        return self.model_copy(update={"compare": check(CompareConfig, changed, "compare")})
+
     def resolved(self) -> dict[str, Any]:
         """Plain values of everything that decides the result of a run, defaults filled in; no machine's paths.
 

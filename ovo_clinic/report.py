@@ -40,6 +40,11 @@ class ComparisonTable:
     prevalence: float | None
     notes: list[str]
 
+    @property
+    def tested(self) -> bool:
+        """Whether there is anything to test: two heads and two seeds."""
+        return not self.p_values.empty and bool((self.rows["seeds"] > 1).all())
+
 
 def predictions(comparison: Comparison, label: str) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """Test predictions (S,N) or (S,N,K) of one arm by seed, and the cohort rows (N,)."""
@@ -141,17 +146,21 @@ def _p_values(comparison: Comparison, metrics: Sequence[str], bootstrap: statist
             for row, corrected in zip(found, statistics.holm([row[f"{name}_p"] for row in found]), strict=True):
                 row[f"{name}_p_holm"] = float(corrected)
         rows += found
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=None if rows else ["metric", "model", "against"])
 
 
 def _notes(comparison: Comparison) -> list[str]:
+    """What a reader must know; a warning that every arm gave stands once."""
     notes = []
     if comparison.prepared.manifest["leaky"]:
         notes.append(f"LEAKY TASK: {comparison.prepared.manifest['leaky']}")
     for label, results in comparison.results.items():
         if results[0]["unsafe"]:
             notes.append(f"{label} is unsafe: {results[0]['unsafe']}")
-        notes += [f"{label}: {warning}" for warning in results[0]["warnings"]]
+    warnings = {label: results[0]["warnings"] for label, results in comparison.results.items()}
+    common = [found for found in next(iter(warnings.values())) if all(found in own for own in warnings.values())]
+    notes += common
+    notes += [f"{label}: {found}" for label, own in warnings.items() for found in own if found not in common]
     return list(dict.fromkeys(notes))
 
 
@@ -165,11 +174,13 @@ def printable(table: ComparisonTable, classes: Sequence[str]) -> pd.DataFrame:
         line["MACs - concat"] = "" if pd.isna(row["delta_macs"]) else f"{row['delta_macs']:,.0f}"
         line["parameters"] = f"{row['parameters']:,.0f}"
         for metric in metrics:
-            text = f"{_percent(row[f'{metric}_mean'])} ± {_percent(row[f'{metric}_sd'])}"
+            text = _percent(row[f"{metric}_mean"])
+            if not pd.isna(row[f"{metric}_sd"]):
+                text += f" ± {_percent(row[f'{metric}_sd'])}"
             if f"{metric}_low" in row and metric != "auprc_negative":
                 text += f" [{_percent(row[f'{metric}_low'])}, {_percent(row[f'{metric}_high'])}]"
-            line[metric_title(metric, classes)] = text.replace("± nan", "")
-        for metric in metrics[:2]:
+            line[metric_title(metric, classes)] = text
+        for metric in metrics[:2] if table.tested else []:
             line[f"p {metric_title(metric, classes)}"] = _p_text(table.p_values, metric, row["model"])
         lines.append(line)
     return pd.DataFrame(lines)
@@ -192,8 +203,6 @@ def metric_title(metric: str, classes: Sequence[str]) -> str:
 
 def _p_text(p_values: pd.DataFrame, metric: str, model: str) -> str:
     """`Welch / paired`, Holm-corrected, against the best other head."""
-    if p_values.empty:
-        return ""
     found = p_values[(p_values["metric"] == metric) & (p_values["model"] == model)]
     if found.empty:
         return ""
@@ -203,16 +212,27 @@ def _p_text(p_values: pd.DataFrame, metric: str, model: str) -> str:
 
 
 def caption(comparison: Comparison, table: ComparisonTable) -> str:
-    """One sentence under the table that says what its numbers are."""
-    units, patients = (comparison.prepared.manifest[name]["test"] for name in ("units", "patients"))
-    seeds = len(next(iter(comparison.results.values())))
-    prevalence = f", prevalence {100 * table.prevalence:.1f} %" if table.prevalence is not None else ""
-    return (
-        f"{comparison.prepared.manifest['title']}. Test split: {units} units of {patients} patients{prevalence}. "
-        f"Percent, mean ± standard deviation over {seeds} seeds [95 % interval over patients, bootstrap]. p: Welch / "
-        "paired by seed, against the best other head, Holm-corrected; they speak of seeds, not of patients. MACs per "
-        "sample."
-    )
+    """A few sentences under the table that say what its numbers are."""
+    prepared = comparison.prepared
+    rows = prepared.rows("test")
+    patients = prepared.cohort["patient_id"].gather(rows).n_unique()
+    seeds = int(table.rows["seeds"].iloc[0])
+    prevalence = f", prevalence {_percent(table.prevalence)} %" if table.prevalence is not None else ""
+    parts = [
+        f"{prepared.manifest['title']}. Test split: {rows.size} units of {patients} patients{prevalence}.",
+        f"Percent, mean ± standard deviation over {seeds} seeds" if seeds > 1 else "Percent, one seed",
+    ]
+    if any(str(column).endswith("_low") for column in table.rows):
+        parts[-1] += " [95 % interval over patients, bootstrap]"
+    parts[-1] += "."
+    if table.tested:
+        parts.append(
+            "p: Welch / paired by seed, against the best other head, Holm-corrected; they speak of seeds, not of "
+            "patients."
+        )
+    if (table.rows["kind"] == "modality").any():
+        parts.append("Alone: one modality without the others, and the share of test units that have it.")
+    return " ".join([*parts, "MACs per sample."])
 
 
 def save(comparison: Comparison, table: ComparisonTable) -> None:
@@ -220,5 +240,12 @@ def save(comparison: Comparison, table: ComparisonTable) -> None:
     table.rows.to_csv(comparison.folder / "table.csv", index=False)
     table.p_values.to_csv(comparison.folder / "p_values.csv", index=False)
     text = printable(table, comparison.prepared.manifest["classes"])
-    latex = text.to_latex(index=False, escape=True, caption=caption(comparison, table).replace("%", r"\%"))
+    latex = text.to_latex(index=False, escape=True, caption=_latex_escaped(caption(comparison, table)))
     (comparison.folder / "table.tex").write_text(latex.replace("±", r"$\pm$"), encoding="utf-8")
+
+
+def _latex_escaped(text: str) -> str:
+    """pandas escapes cells, but no caption."""
+    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    special |= {character: f"\\{character}" for character in "&%$#_{}"}
+    return "".join(special.get(character, character) for character in text)

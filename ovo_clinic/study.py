@@ -71,7 +71,7 @@ def arms(experiment: Experiment, prepared: Prepared, fusion: Sequence[Choice], u
             head excludes.
     """
     modalities = prepared.chosen(experiment.modalities)
-    _check_shared_options(experiment, fusion)
+    check_options(experiment, fusion)
     rows = []
     if unimodal:
         alone = _with_head(experiment, Choice(name="concat"))
@@ -92,8 +92,12 @@ def _with_head(experiment: Experiment, choice: Choice) -> Experiment:
     return experiment.model_copy(update={"model": experiment.model.model_copy(update={"fusion": head})})
 
 
-def _check_shared_options(experiment: Experiment, fusion: Sequence[Choice]) -> None:
-    """Every option of `model.fusion` must be one of the head named there, or of a head that is compared."""
+def check_options(experiment: Experiment, fusion: Sequence[Choice]) -> None:
+    """Checks the names of heads and options: those of `model.fusion` must be of the head there or of a compared one.
+
+    Raises:
+        UserError: an unknown head or option, with the valid ones.
+    """
     named = experiment.model.fusion
     FUSION.get(named.name, "model.fusion")
     for choice in fusion:

@@ -8,6 +8,7 @@ compares heads; the seeds as its child runs; and one `study` run with table, fig
 import json
 import logging
 import os
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,6 @@ from urllib.parse import urlparse
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, ViewType
-from mlflow.exceptions import MlflowException
 
 from ovo_clinic import resources
 from ovo_clinic.errors import UserError
@@ -33,17 +33,29 @@ def tracking_uri(given: str | None, allow_remote: bool) -> str:
     """The store: the given one, else MLFLOW_TRACKING_URI, else sqlite under OVO_CLINIC_HOME.
 
     Raises:
-        UserError: the store is on another machine and `allow_remote` was not given.
+        UserError: the store may be on another machine and `allow_remote` was not given.
     """
     uri = given or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{resources.home() / 'mlflow.db'}"
-    parts = urlparse(uri)
-    local_host = parts.hostname in (None, "localhost", "127.0.0.1", "::1")
-    if not local_host and not allow_remote:
+    if not allow_remote and not _is_local(uri):
         raise UserError(
-            f"--tracking-uri: {parts.scheme}://{parts.hostname} is another machine; only aggregates are sent, but add "
+            f"--tracking-uri: {_without_credentials(uri)} may be another machine; only aggregates are sent, but add "
             "--allow-remote-tracking if that is meant"
         )
     return uri
+
+
+def _is_local(uri: str) -> bool:
+    """Whether a store surely lies on this machine: a file, or a server under a loopback name."""
+    parts = urlparse(uri)
+    if parts.scheme in ("", "file", "sqlite"):
+        return not parts.hostname and not uri.startswith("databricks")
+    # A database takes `?host=` for its server.
+    return parts.hostname in ("localhost", "127.0.0.1", "::1") and "host" not in parts.query
+
+
+def _without_credentials(uri: str) -> str:
+    parts = urlparse(uri)
+    return uri.replace(parts.netloc, parts.netloc.rpartition("@")[2], 1) if "@" in parts.netloc else uri
 
 
 class Store:
@@ -51,17 +63,28 @@ class Store:
 
     Args:
         uri: from `tracking_uri`.
+
+    Attributes:
+        uri: without a user's name and password.
+
+    Raises:
+        UserError: it cannot be opened.
     """
 
     def __init__(self, uri: str) -> None:
-        self.uri = uri
+        self.uri = _without_credentials(uri)
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)  # the store announces every table it makes
+        server = urlparse(uri)
         try:
+            if server.hostname and server.port:
+                # MLflow would try for minutes.
+                socket.create_connection((server.hostname, server.port), timeout=10).close()
             self._client = MlflowClient(tracking_uri=uri)
             self._client.search_experiments(max_results=1)
-        except (MlflowException, OSError) as error:
-            raise UserError(f"--tracking-uri: {uri}: cannot be opened: {str(error).splitlines()[0]}") from None
+        except Exception as error:  # of MLflow, of a database driver, of one that is not installed
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise UserError(f"--tracking-uri: {self.uri} cannot be opened: {reason[:300]}") from None
 
     def log_comparison(
         self, comparison: Comparison, table: ComparisonTable, figures: Mapping[str, Path], config: Mapping[str, Any]
@@ -94,8 +117,12 @@ class Store:
     def _experiment(self, name: str) -> str:
         found = self._client.get_experiment_by_name(name)
         if found is not None:
+            if found.lifecycle_stage == "deleted":  # by hand; its name stays taken
+                self._client.restore_experiment(found.experiment_id)
             return str(found.experiment_id)
-        location = (resources.home() / "mlflow_artifacts" / name).as_uri() if self.uri.startswith("sqlite:") else None
+        # A server keeps artifacts where it will; MLflow would put those of a bare database into the working folder.
+        server = self.uri.startswith(("http:", "https:", "databricks"))
+        location = None if server else (resources.home() / "mlflow_artifacts" / name).as_uri()
         return str(self._client.create_experiment(name, artifact_location=location))
 
     def _start(self, experiment: str, name: str, tags: Mapping[str, str]) -> str:
@@ -121,7 +148,7 @@ class Store:
                 f"{line['metric']}_{name}": float(line[name])
                 for name in ("welch_p", "welch_p_holm", "paired_p", "paired_p_holm")
             }
-        params = {key: value for key, value in _run_params(results[0]).items() if key != "seed"}
+        params = {key: value for key, value in _run_params(results[0]).items() if key not in ("seed", "digest.config")}
         self._log(run, params=params, metrics=[_metric(name, value) for name, value in summary.items()])
         for result in results:
             child = {**tags, "kind": "seed", "mlflow.parentRunId": run}
@@ -168,7 +195,9 @@ def _run_params(result: Result) -> dict[str, Any]:
     digests = {f"digest.{name}": value for name, value in result["digests"].items()}
     versions = {f"version.{name}": value for name, value in result["versions"].items()}
     commit = {"git_commit": result["git_commit"]} if result["git_commit"] else {}
-    return {**_flat(result["config"]), **digests, **versions, **commit}
+    # The data options and the split with all their defaults, not only as far as the config names them.
+    config = {**result["config"], "data": result["task"]["options"], "split": result["task"]["split"]}
+    return {**_flat(config), **digests, **versions, **commit}
 
 
 def _study_params(comparison: Comparison, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -207,7 +207,7 @@ def load_model(folder: Path) -> FusionModel:
 
 
 def _task(experiment: Experiment, prepared: Prepared, data: DataModule) -> Task:
-    """The task, after checking the settings against the data: the validation metric must be defined."""
+    """The task, after checking the settings against the data: the monitored metric must be defined."""
     specification = prepared.task
     settings = experiment.training
     if settings.imbalance == "balanced_sampler" and specification.kind == "multilabel":
@@ -218,17 +218,18 @@ def _task(experiment: Experiment, prepared: Prepared, data: DataModule) -> Task:
     target = torch.from_numpy(prepared.target[data.split_rows["train"]])
     weight = positive_weight(target) if settings.imbalance == "pos_weight" else None
     task = task_for(specification, weight)
-    held_out = prepared.target[data.split_rows["validation"]]
-    shape = (len(held_out), task.outputs) if task.outputs > 1 else (len(held_out),)
-    scores = task.metrics(np.full(shape, 1 / max(task.outputs, 2)), held_out)
     monitor = settings.monitor or task.monitor
-    if monitor not in scores:
-        raise UserError(f"training.monitor: '{monitor}' is not a metric of this task; valid: {', '.join(scores)}")
-    if np.isnan(scores[monitor]):
-        raise UserError(
-            f"split: '{monitor}' is not defined on the {len(held_out)} validation units (one class only); "
-            "use more data or a larger split.validation"
-        )
+    for split in ("validation", "test"):
+        held_out = prepared.target[data.split_rows[split]]
+        shape = (len(held_out), task.outputs) if task.outputs > 1 else (len(held_out),)
+        scores = task.metrics(np.full(shape, 1 / max(task.outputs, 2)), held_out)
+        if monitor not in scores:
+            raise UserError(f"training.monitor: '{monitor}' is not a metric of this task; valid: {', '.join(scores)}")
+        if np.isnan(scores[monitor]):
+            raise UserError(
+                f"split: '{monitor}' is not defined on the {len(held_out)} {split} units (one class only); "
+                f"use more data or a larger split.{split}"
+            )
     return task
 
 

@@ -15,7 +15,6 @@ import numpy as np
 from ovo_clinic import experiment as experiments
 from ovo_clinic import figures, report, resources, runs, study, tracking
 from ovo_clinic.prepare import Prepared, prepare_task
-from ovo_clinic.registry import Choice
 from ovo_clinic.report import ComparisonTable
 from ovo_clinic.study import Comparison
 
@@ -88,24 +87,26 @@ def compare(
     Raises:
         UserError: anything wrong with the settings or the data.
     """
-    experiment = experiments.load(task, overrides)
-    uri = tracking.tracking_uri(tracking_uri, allow_remote_tracking)
+    asked = {"fusion": fusion, "seeds": seeds, "unimodal": unimodal}
+    experiment = experiments.load(task, overrides).with_compare({k: v for k, v in asked.items() if v is not None})
+    study.check_options(experiment, experiment.compare.fusion)  # preparing may take hours
+    store = tracking.Store(tracking.tracking_uri(tracking_uri, allow_remote_tracking))
     prepared = prepare_task(experiment, raw)
-    chosen = [Choice(name=name) for name in fusion] if fusion else experiment.compare.fusion
     comparison = study.compare(
         experiment,
         prepared,
-        chosen,
-        seeds or experiment.compare.seeds,
-        unimodal=experiment.compare.unimodal if unimodal is None else unimodal,
+        experiment.compare.fusion,
+        experiment.compare.seeds,
+        unimodal=experiment.compare.unimodal,
         workers=workers or study.default_workers(),
         on_progress=on_progress,
     )
     table = report.comparison_table(comparison)
     report.save(comparison, table)
     drawn = figures.draw_comparison(comparison, table)
-    tracking.Store(uri).log_comparison(comparison, table, drawn, experiment.model_dump(mode="json", exclude={"folder"}))
-    return Study(comparison, table, drawn, uri)
+    config = {**experiment.resolved(), "compare": experiment.compare.model_dump(mode="json")}
+    store.log_comparison(comparison, table, drawn, config)
+    return Study(comparison, table, drawn, store.uri)
 
 
 def train(
@@ -120,12 +121,13 @@ def train(
     from ovo_clinic import training
 
     experiment = experiments.load(task, overrides)
-    uri = tracking.tracking_uri(tracking_uri, allow_remote_tracking)
+    experiment.resolved()  # checks names and options: preparing may take hours
+    store = tracking.Store(tracking.tracking_uri(tracking_uri, allow_remote_tracking))
     prepared = prepare_task(experiment, raw)
     folder = runs.run_folder(experiment, prepared)
     result = training.train(experiment, prepared, folder)
-    tracking.Store(uri).log_train(result, f"{experiment.model.fusion.label} seed {experiment.seed}")
-    return Run(result, folder, uri)
+    store.log_train(result, f"{experiment.model.fusion.label} seed {experiment.seed}")
+    return Run(result, folder, store.uri)
 
 
 @dataclass(frozen=True)
