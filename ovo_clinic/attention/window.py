@@ -64,6 +64,7 @@ class WindowAttention(nn.Module):
 
     def forward(self, x: Tensor, grid: Grid, mask: Tensor | None = None) -> Tensor:
         """x (B,N,D), mask (B,N), True = valid, N = rows * columns of the grid -> (B,N,D); a masked token's row is 0."""
+        x = x if mask is None else torch.where(mask[..., None], x, 0)
         q, k, v = (split_heads(part(x), self.heads) for part in (self.query, self.key, self.value))
         out: Tensor = self.out(merge_heads(self.attend(q, k, v, grid, mask)))
         return out if mask is None else out.masked_fill(~mask[..., None], 0)
