@@ -3,6 +3,7 @@
 Heavy imports stand inside the commands that need them, so that `--help` and the data commands start at once.
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from ovo_clinic.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.table import Table
 
     from ovo_clinic.prepare import Prepared
     from ovo_clinic.verbs import Study
@@ -314,7 +316,11 @@ def _print_attrition(prepared: "Prepared") -> None:
 def _print_study(study: "Study") -> None:
     from ovo_clinic import report
 
-    _print_table(report.printable(study.table, study.comparison.prepared.manifest["classes"]))
+    numbers = report.printable(study.table, study.comparison.prepared.manifest["classes"])
+    tests = [str(column) for column in numbers if str(column).startswith("p ")]
+    _print_table(numbers.drop(columns=tests))
+    if tests:
+        _print_table(numbers.loc[(study.table.rows["kind"] == "head").to_numpy(), ["model", *tests]])
     out.print(report.caption(study.comparison, study.table))
     for note in study.table.notes:
         out.print(f"note: {note}", style="yellow")
@@ -325,6 +331,14 @@ def _print_study(study: "Study") -> None:
 
 
 def _print_table(frame: "pd.DataFrame") -> None:
+    """Prints a table; where the terminal is too narrow for it, cells are broken before their brackets."""
+    table = _table(frame)
+    if out.measure(table).maximum > out.width:
+        table = _table(frame.map(lambda cell: re.sub(r" (?=[\[(]|vs )", "\n", str(cell))))
+    out.print(table)
+
+
+def _table(frame: "pd.DataFrame") -> "Table":
     from rich import box
     from rich.table import Table
 
@@ -333,7 +347,7 @@ def _print_table(frame: "pd.DataFrame") -> None:
         table.add_column(column, justify="left" if position == 0 else "right", overflow="fold")
     for row in frame.itertuples(index=False):
         table.add_row(*(str(cell) for cell in row))
-    out.print(table)
+    return table
 
 
 def _print_mlflow(uri: str) -> None:

@@ -170,7 +170,7 @@ def printable(table: ComparisonTable, classes: Sequence[str]) -> pd.DataFrame:
     lines = []
     for _, row in table.rows.iterrows():
         alone = row["kind"] == "modality"
-        line = {"model": f"{row['model']} (alone, {_percent(row['present'])} %)" if alone else row["model"]}
+        line = {"model": f"{row['model']} (alone, {100 * row['present']:.3g} %)" if alone else row["model"]}
         line["MACs - concat"] = "" if pd.isna(row["delta_macs"]) else f"{row['delta_macs']:,.0f}"
         line["parameters"] = f"{row['parameters']:,.0f}"
         for metric in metrics:
