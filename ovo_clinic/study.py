@@ -3,12 +3,15 @@
 import multiprocessing
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Literal
 
 from ovo_clinic import provenance, resources, runs
@@ -210,7 +213,9 @@ def _run_in_parallel(jobs: Sequence[Job], workers: int, on_progress: Callable[[i
     context.set_forkserver_preload(["ovo_clinic.training", "torch._dynamo"])
     pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=_start_worker)
     try:
-        _wait([pool.submit(run, job) for job in jobs], on_progress)
+        with _main_module_hidden():
+            futures = [pool.submit(run, job) for job in jobs]
+        _wait(futures, on_progress)
     except BrokenProcessPool:
         raise UserError(
             f"a worker process was killed, most likely for want of memory; use fewer than {workers} --workers. "
@@ -220,6 +225,17 @@ def _run_in_parallel(jobs: Sequence[Job], workers: int, on_progress: Callable[[i
         for process in list((pool._processes or {}).values()):
             process.terminate()
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _main_module_hidden() -> Iterator[None]:
+    """Workers import the module that Python was started with: they would run a user's script again, for nothing."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _wait(futures: Sequence[Future[None]], on_progress: Callable[[int], None]) -> None:
