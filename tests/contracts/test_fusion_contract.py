@@ -1,21 +1,18 @@
 """The contract of every fusion head, over the registry: with each mechanism it accepts, plain and preconditioned."""
 
 import warnings
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from ovo_clinic.errors import UserError
 from ovo_clinic.registry import ATTENTION, FUSION
-from ovo_clinic.types import Modality, Tokens
+from ovo_clinic.types import Tokens
+from tests.contracts.combinations import DIM, MODALITIES, Case, combinations
 
-DIM, BATCH, STEPS = 16, 6, 5
-MODALITIES = [Modality("labs", "vector", 4), Modality("vitals", "sequence", 3), Modality("codes", "vector", 9)]
+BATCH, STEPS = 6, 5
 Given = dict[str, Tokens]
-Case = tuple[str, dict[str, Any]]
 
 
 def build(case: Case, seed: int = 0) -> nn.Module:
@@ -26,31 +23,25 @@ def build(case: Case, seed: int = 0) -> nn.Module:
     return head.eval()
 
 
-def accepted_cases() -> list[Case]:
-    """Every head with every combination of mechanism and preconditioning that it takes."""
-    cases: list[Case] = []
-    for name in FUSION.names():
-        if "attention" not in FUSION.schema(name).model_fields:
-            cases.append((name, {}))
-            continue
-        for mechanism in ATTENTION.names():
-            for precondition in (False, True):
-                case = (name, {"attention": mechanism, "precondition": precondition})
-                try:
-                    build(case)
-                except UserError:
-                    continue
-                cases.append(case)
-    return cases
-
-
 def label(case: Case) -> str:
     name, options = case
-    mechanism = [str(options["attention"])] if "attention" in options else []
-    return "-".join([name, *mechanism, *(["preconditioned"] if options.get("precondition") else [])])
+    mechanism = options.get("attention", "")
+    parts = mechanism.items() if isinstance(mechanism, dict) else [("name", mechanism)]
+    words = [str(value) if key == "name" else f"{key}={value}" for key, value in parts if value]
+    return "-".join([name, *words, *(["preconditioned"] if options.get("precondition") else [])])
 
 
-CASES = accepted_cases()
+COMBINATIONS = combinations()
+WITH_OPTIONS: list[Case] = [
+    (name, {"attention": mechanism, "precondition": True})
+    for name in ("self_attention", "cross_attention", "ovo")
+    for mechanism in (
+        {"name": "nystrom", "landmarks": 2, "kernel": 3},
+        {"name": "xca", "precondition_rows": "channel"},
+        {"name": "xca", "precondition_rows": "attn"},
+    )
+]
+CASES = [*COMBINATIONS.accepted, *COMBINATIONS.other, *WITH_OPTIONS]
 SAFE = [case for case in CASES if FUSION.get(case[0]).unsafe is None]
 UNSAFE = [case for case in CASES if FUSION.get(case[0]).unsafe is not None]
 every_head = pytest.mark.parametrize("case", CASES, ids=label)
@@ -86,9 +77,21 @@ def test_registry_holds_the_heads_and_mechanisms() -> None:
     expected = {"concat", "self_attention", "cross_attention", "ovo"}
     references = {"self_attention_reference", "cross_attention_reference", "ovo_reference"}
     assert expected | references <= set(FUSION.names())
-    assert "softmax" in ATTENTION.names()
+    mechanisms = {"softmax", "linformer", "efficient", "performer", "xca", "fastformer", "nystrom"}
+    assert mechanisms | {"window", "lpi", "nystrom_reference"} <= set(ATTENTION.names())
     assert {case[0] for case in CASES} == set(FUSION.names()), "a head accepts no mechanism at all"
     assert {case[0] for case in UNSAFE} == {"self_attention_reference", "cross_attention_reference"}
+
+
+def test_accepted_and_refused_combinations() -> None:
+    """All seven mechanisms in all three routings, but fastformer in ovo; nothing unsafe, nothing that needs a grid."""
+    refused = {(name, options["attention"]) for (name, options), _ in COMBINATIONS.refused}
+    routings = ("self_attention", "cross_attention", "ovo")
+    expected = {(name, mechanism) for name in routings for mechanism in ("window", "lpi", "nystrom_reference")}
+    assert refused == expected | {("ovo", "fastformer")}
+    every = [(name, mechanism) for name in routings for mechanism in ATTENTION.names()]
+    assert len(COMBINATIONS.accepted) == 2 * (len(every) - len(refused))
+    assert all(reason.startswith(f"attention: '{case[1]['attention']}' ") for case, reason in COMBINATIONS.refused)
 
 
 @every_head
@@ -165,6 +168,15 @@ def test_nothing_present_is_finite_and_so_are_its_gradients(case: Case) -> None:
     assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in head.parameters())
 
 
+@pytest.mark.parametrize("case", [case for case in SAFE if not case[0].startswith("cross")], ids=label)
+def test_a_single_modality_is_not_lost(case: Case) -> None:
+    """Cross-attention, which has pairs only, has nothing to say on such a unit."""
+    head, given = build(case), rows(tokens(), [4])
+    assert [bool(item.present) for item in given.values()] == [False, False, True]
+    out = head(given).unflatten(1, (len(MODALITIES), DIM))[0]
+    assert (out[:2] == 0).all() and out[2].abs().max() > 0.01
+
+
 @every_safe_head
 def test_gradients_reach_every_row_of_every_parameter(case: Case) -> None:
     head = build(case)
@@ -198,6 +210,14 @@ def test_bfloat16_is_near_float32(case: Case) -> None:
     assert half.dtype == torch.bfloat16
     for out in (mixed, half):
         assert (out.float() - exact).norm() / exact.norm() < 0.03
+
+
+@every_head
+def test_float16_is_finite_and_near_float32(case: Case) -> None:
+    exact = build(case)(tokens())
+    half = build(case).to(torch.float16)(tokens(dtype=torch.float16))
+    assert half.dtype == torch.float16 and half.isfinite().all()
+    assert (half.float() - exact).norm() / exact.norm() < 0.03
 
 
 @every_head
