@@ -277,8 +277,7 @@ def _entries(kind: str) -> Iterator[tuple[str, str]]:
             yield name, spec.load(found.dataset, found.folder)[0].task(found.task).title
     else:
         registered = {"fusion": registry.FUSION, "attention": registry.ATTENTION, "encoders": registry.ENCODERS}[kind]
-        for name in registered.names():
-            yield name, registered.describe(name)
+        yield from registered.catalogue().items()
 
 
 def _prepared(task: str, overrides: list[str] | None, raw: Path | None) -> "Prepared":

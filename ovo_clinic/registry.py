@@ -11,12 +11,15 @@ A new mechanism, head, encoder or synthetic data set is one decorated file in it
 Positional arguments come from the framework, keyword-only ones from the user.
 """
 
+import ast
 import difflib
 import importlib
+import importlib.util
 import inspect
 import pkgutil
 import typing
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_validator
@@ -81,14 +84,21 @@ class Registry(Generic[T]):
 
         return enter
 
+    def catalogue(self) -> dict[str, str]:
+        """Name -> first line of its docstring, read from the source: listing what there is imports nothing heavy."""
+        package = importlib.util.find_spec(self._package)
+        assert package is not None and package.submodule_search_locations is not None
+        found: dict[str, str] = {}
+        for path in sorted(Path(package.submodule_search_locations[0]).glob("*.py")):
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                    line = (ast.get_docstring(node) or "").split("\n", maxsplit=1)[0]
+                    found |= {name: line for name in map(_registered_name, node.decorator_list) if name}
+        return dict(sorted(found.items()))
+
     def names(self) -> list[str]:
         """All names, sorted."""
-        if not self._complete:
-            package = importlib.import_module(self._package)
-            for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda found: found.name):
-                importlib.import_module(f"{self._package}.{module.name}")
-            self._complete = True
-        return sorted(self._entries)
+        return list(self.catalogue())
 
     def get(self, name: str, path: str = "") -> Callable[..., T]:
         """The entry called `name`.
@@ -96,14 +106,15 @@ class Registry(Generic[T]):
         Raises:
             UserError: no such name; the message lists the valid ones.
         """
-        if name not in self._entries and name not in self.names():
+        if name not in self._entries and not self._complete:
+            package = importlib.import_module(self._package)
+            for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda found: found.name):
+                importlib.import_module(f"{self._package}.{module.name}")
+            self._complete = True
+        if name not in self._entries:
             where = f"{path}: " if path else ""
             raise UserError(f"{where}{self.kind} '{name}' is not known{suggest(name, self.names())}")
         return self._entries[name]
-
-    def describe(self, name: str) -> str:
-        """First line of the entry's docstring."""
-        return (inspect.getdoc(self.get(name)) or "").split("\n", maxsplit=1)[0]
 
     def schema(self, name: str) -> type[Options]:
         """The option schema of an entry."""
@@ -127,6 +138,14 @@ class Registry(Generic[T]):
         """Constructs an entry from the framework's positional arguments and the user's options."""
         entry = self.get(name, path)
         return entry(*positional, **arguments(entry, options or {}, path))
+
+
+def _registered_name(decorator: ast.expr) -> str | None:
+    """The name in `@REGISTRY.register("name")`."""
+    match decorator:
+        case ast.Call(func=ast.Attribute(attr="register"), args=[ast.Constant(value=str(name))]):
+            return name
+    return None
 
 
 def option_schema(function: Callable[..., Any]) -> type[Options]:
