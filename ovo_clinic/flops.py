@@ -7,6 +7,7 @@ MACs are half the FLOPs that torch counts; elementwise work is listed apart.
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 from ovo_clinic.model import FusionModel
 from ovo_clinic.registry import FUSION
@@ -34,7 +35,8 @@ class Macs:
     Attributes:
         total: multiply-accumulates in matrix products and convolutions.
         by_operator: the same by torch operator (`addmm`, `bmm`, ...).
-        elementwise: elements that pointwise operations write and that sums, softmaxes and norms read; no MACs.
+        elementwise: elements that pointwise operations write and that sums, softmaxes and norms read; no MACs, and
+            copies are not counted.
     """
 
     total: int
@@ -46,10 +48,11 @@ class Costs(TypedDict):
     """Costs of a model, ready for JSON.
 
     Attributes:
-        batch: size at which they were counted.
+        batch: size at which they were counted; the costs of a head marked unsafe depend on it.
         macs_encoders: per sample, by modality.
         macs_fusion, macs_output, macs_total: per sample.
-        elementwise: per sample, see Macs.
+        elementwise_encoders: per sample, by modality, see Macs.
+        elementwise_fusion, elementwise_output, elementwise: per sample, the last one in all.
         parameters: trainable ones.
         parameters_used: those in tensors that a gradient reaches.
     """
@@ -59,6 +62,9 @@ class Costs(TypedDict):
     macs_fusion: int
     macs_output: int
     macs_total: int
+    elementwise_encoders: dict[str, int]
+    elementwise_fusion: int
+    elementwise_output: int
     elementwise: int
     parameters: int
     parameters_used: int
@@ -66,14 +72,9 @@ class Costs(TypedDict):
 
 def count_macs(function: Callable[..., Any], *arguments: Any) -> Macs:
     """Counts what `function(*arguments)` costs, attention included; on CPU tensors."""
-    elementwise = _ElementwiseCounter()
-    counter = FlopCounterMode(display=False, custom_mapping=_FORMULAS)
-    # With gradients: the counter's hooks on modules fail on views of parameters without.
-    with torch.enable_grad(), _kernels_taken_apart(), elementwise, counter:
+    with _counting() as counter:
         function(*arguments)
-    operators = counter.get_flop_counts().get("Global", {})
-    by_operator = {str(operator).removeprefix("aten."): flops // 2 for operator, flops in operators.items()}
-    return Macs(sum(by_operator.values()), by_operator, elementwise.elements)
+    return counter.macs()
 
 
 def model_costs(model: FusionModel, batch: Batch) -> Costs:
@@ -81,45 +82,52 @@ def model_costs(model: FusionModel, batch: Batch) -> Costs:
 
     Args:
         model: is not changed; a copy is counted.
-        batch: gives the shapes only; its values and masks are replaced.
+        batch: gives the shapes only; its values and masks are replaced. Only a head marked unsafe depends on its size:
+            all others are counted on two rows.
     """
     counted = copy.deepcopy(model).cpu().double().eval()
-    batch = _with_everything_present(batch)
-    with torch.no_grad():
-        tokens = counted.encode(batch)
+    rows = len(batch.rows) if model.fusion.unsafe else 2
+    batch = _with_everything_present(batch, rows)
+    tokens: dict[str, Tokens] = {}
+    encoders: dict[str, Macs] = {}
+    for name, encoder in zip(counted.names, counted.encoders, strict=True):
+        with _counting() as counter:
+            tokens[name] = encoder(batch.inputs[name], batch.masks[name])
+        encoders[name] = counter.macs(rows)
+    with _counting() as counter:
         fused = counted.fusion(tokens)
-    parts = {
-        name: count_macs(encoder, batch.inputs[name], batch.masks[name])
-        for name, encoder in zip(counted.names, counted.encoders, strict=True)
-    }
-    fusion, output = count_macs(counted.fusion, tokens), count_macs(counted.output, fused)
-    everything = [*parts.values(), fusion, output]
-    size = len(batch.rows)
-    parameters, used = used_parameters(counted, batch)
+    fusion = counter.macs(rows)
+    with _counting() as counter:
+        logits = counted.output(fused)
+    output = counter.macs(rows)
+    everything = [*encoders.values(), fusion, output]
+    parameters, used = used_parameters(counted, logits)
     return Costs(
-        batch=size,
-        macs_encoders={name: macs.total // size for name, macs in parts.items()},
-        macs_fusion=fusion.total // size,
-        macs_output=output.total // size,
-        macs_total=sum(macs.total for macs in everything) // size,
-        elementwise=sum(macs.elementwise for macs in everything) // size,
+        batch=rows,
+        macs_encoders={name: macs.total for name, macs in encoders.items()},
+        macs_fusion=fusion.total,
+        macs_output=output.total,
+        macs_total=sum(macs.total for macs in everything),
+        elementwise_encoders={name: macs.elementwise for name, macs in encoders.items()},
+        elementwise_fusion=fusion.elementwise,
+        elementwise_output=output.elementwise,
+        elementwise=sum(macs.elementwise for macs in everything),
         parameters=parameters,
         parameters_used=used,
     )
 
 
-def used_parameters(model: nn.Module, *arguments: Any) -> tuple[int, int]:
+def used_parameters(model: nn.Module, output: Tensor) -> tuple[int, int]:
     """Trainable parameters, and how many of them lie in tensors that a gradient reaches.
 
     A gradient below 1e-10 of the model's largest is none: rounding gives one to parameters that have no influence, such
     as a key bias under softmax. So the model should be in float64.
 
     Args:
-        model: its output is a tensor.
-        arguments: of its forward.
+        model: whose parameters are meant.
+        output: of the model, with its graph.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    output: Tensor = model(*arguments)
     # Uneven weights: a plain sum would hide what a softmax or a norm at the end keeps constant.
     weights = torch.linspace(0.5, 1.5, output.numel(), dtype=output.dtype).view_as(output)
     gradients = torch.autograd.grad((output * weights).sum(), parameters, allow_unused=True)
@@ -160,41 +168,49 @@ def macs_against_modalities(
     return pd.DataFrame(rows, columns=["head", "modalities", "macs", "out_dim", "unsafe"])
 
 
-def _with_everything_present(batch: Batch) -> Batch:
+def _with_everything_present(batch: Batch, rows: int) -> Batch:
     """Noise for values, so that no weight goes unused for want of data; integer inputs (token ids) stay."""
     generator = torch.Generator().manual_seed(0)
+    inputs = {name: _resized(x, rows) for name, x in batch.inputs.items()}
     inputs = {
-        name: torch.randn(x.shape, generator=generator, dtype=torch.float64) if x.is_floating_point() else x.cpu()
-        for name, x in batch.inputs.items()
+        name: torch.randn(x.shape, generator=generator, dtype=torch.float64) if x.is_floating_point() else x
+        for name, x in inputs.items()
     }
-    masks = {name: torch.ones(mask.shape, dtype=torch.bool) for name, mask in batch.masks.items()}
-    return Batch(inputs, masks, batch.target.cpu(), batch.rows.cpu())
+    masks = {name: torch.ones_like(_resized(mask, rows)) for name, mask in batch.masks.items()}
+    return Batch(inputs, masks, _resized(batch.target, rows), _resized(batch.rows, rows))
+
+
+def _resized(x: Tensor, rows: int) -> Tensor:
+    """As many rows as asked, the first ones over again where there are too few."""
+    return x.cpu()[torch.arange(rows) % len(x)]
 
 
 @contextmanager
-def _kernels_taken_apart() -> Iterator[None]:
+def _counting() -> Iterator["_Counter"]:
+    """Counts what is done inside, with fused kernels taken apart."""
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), _Counter() as counter:
+            yield counter
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
 
 
-def _vector_product_flops(matrix: Sequence[int], *rest: Any, **_: Any) -> int:
-    return 2 * math.prod(matrix)
+def _vector_product_flops(matrix: Tensor, *rest: Any, **_: Any) -> int:
+    return 2 * matrix.numel()
 
 
-def _added_vector_product_flops(bias: Sequence[int], matrix: Sequence[int], *rest: Any, **_: Any) -> int:
-    return 2 * math.prod(matrix)
+def _added_vector_product_flops(bias: Tensor, matrix: Tensor, *rest: Any, **_: Any) -> int:
+    return 2 * matrix.numel()
 
 
-def _recurrent_layer_flops(x: Sequence[int], w_ih: Sequence[int], w_hh: Sequence[int], *rest: Any, **_: Any) -> int:
-    return 2 * math.prod(x[:2]) * (math.prod(w_ih) + math.prod(w_hh))
+def _recurrent_layer_flops(x: Tensor, w_ih: Tensor, w_hh: Tensor, *rest: Any, **_: Any) -> int:
+    return 2 * math.prod(x.shape[:2]) * (w_ih.numel() + w_hh.numel())
 
 
-_FORMULAS = {
+_FORMULAS: Mapping[Any, Callable[..., int]] = {
+    **flop_registry,
     torch.ops.aten.mv: _vector_product_flops,
     torch.ops.aten.dot: _vector_product_flops,
     torch.ops.aten.addmv: _added_vector_product_flops,
@@ -202,19 +218,38 @@ _FORMULAS = {
 }
 
 _READERS = {torch.ops.aten._softmax, torch.ops.aten._log_softmax, torch.ops.aten.native_layer_norm}
+_COPIES = {torch.ops.aten.clone, torch.ops.aten.copy_, torch.ops.aten._to_copy}
 
 
-class _ElementwiseCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts elements, see Macs.elementwise."""
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts FLOPs by operator with torch's formulas, and elements, see Macs.
+
+    torch's FlopCounterMode also follows modules, which takes most of its time.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.elements = 0
+        self._flops: Counter[str] = Counter()
+        self._elements = 0
+
+    def macs(self, samples: int = 1) -> Macs:
+        """What was counted, per sample."""
+        by_operator = {name: flops // 2 // samples for name, flops in self._flops.items()}
+        return Macs(sum(self._flops.values()) // 2 // samples, by_operator, self._elements // samples)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if torch.Tag.pointwise in func.tags:
-            self.elements += out.numel()
-        elif torch.Tag.reduction in func.tags or func.overloadpacket in _READERS:
-            self.elements += args[0].numel()
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        operator = func.overloadpacket
+        if operator in _FORMULAS:
+            self._flops[str(operator).removeprefix("aten.")] += _FORMULAS[operator](*args, **kwargs, out_val=out)
+        if torch.Tag.pointwise in func.tags and operator not in _COPIES:
+            self._elements += out.numel()
+        elif torch.Tag.reduction in func.tags or operator in _READERS:
+            self._elements += args[0].numel()
         return out
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here; torch would import its compiler, for seconds, to say so."""
+        return False
