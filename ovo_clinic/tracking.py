@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, ViewType
+from mlflow.entities import Metric, Param, Run, ViewType
 
 from ovo_clinic import resources
 from ovo_clinic.errors import UserError
@@ -91,9 +91,7 @@ class Store:
     ) -> str:
         """Logs a study in place of an earlier log of the same runs; returns the id of its `study` run."""
         experiment = self._experiment(comparison.prepared.manifest["task"])
-        earlier = self._client.search_runs(
-            [experiment], f"tags.study = '{comparison.name}'", ViewType.ACTIVE_ONLY, 5000
-        )
+        earlier = self._tagged(experiment, "study", comparison.name)
         tags = {"study": comparison.name, **_task_tags(comparison.prepared.manifest)}
         study = self._start(experiment, comparison.name, {**tags, "kind": "study"})
         for arm in comparison.arms:
@@ -104,15 +102,30 @@ class Store:
         self._client.log_dict(study, dict(config), "config.json")
         self._client.log_dict(study, {"attrition": comparison.prepared.manifest["attrition"]}, "attrition.json")
         self._client.set_terminated(study)
-        for run in earlier:
-            self._client.delete_run(run.info.run_id)
+        self._delete(earlier)
         return study
 
-    def log_train(self, result: Result, name: str) -> str:
-        """Logs a single training run; returns its id."""
+    def log_train(self, result: Result, name: str, key: str) -> str:
+        """Logs a single training run in place of an earlier log of the same one; returns its id.
+
+        Args:
+            result: of the run.
+            name: as it stands in the list of runs.
+            key: that tells it from others (the name of its folder).
+        """
         experiment = self._experiment(result["task"]["task"])
-        tags = {"kind": "train", **_task_tags(result["task"])}
-        return self._log_result(experiment, name, result, tags)
+        earlier = self._tagged(experiment, "run", key)
+        tags = {"kind": "train", "run": key, **_task_tags(result["task"])}
+        run = self._log_result(experiment, name, result, tags)
+        self._delete(earlier)
+        return run
+
+    def _tagged(self, experiment: str, tag: str, value: str) -> list[Run]:
+        return list(self._client.search_runs([experiment], f"tags.{tag} = '{value}'", ViewType.ACTIVE_ONLY, 5000))
+
+    def _delete(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            self._client.delete_run(run.info.run_id)
 
     def _experiment(self, name: str) -> str:
         found = self._client.get_experiment_by_name(name)

@@ -126,7 +126,7 @@ def train(
     prepared = prepare_task(experiment, raw)
     folder = runs.run_folder(experiment, prepared)
     result = training.train(experiment, prepared, folder)
-    store.log_train(result, f"{experiment.model.fusion.label} seed {experiment.seed}")
+    store.log_train(result, f"{experiment.model.fusion.label} seed {experiment.seed}", folder.name)
     return Run(result, folder, store.uri)
 
 
