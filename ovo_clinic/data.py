@@ -171,14 +171,24 @@ class DataModule(lightning.LightningDataModule):
         for name, rows in self.split_rows.items():
             if rows.size == 0:
                 raise UserError(f"split: the {name} part of task '{prepared.manifest['task']}' has no labelled unit")
-        names = prepared.chosen(modalities)
-        found = {name: prepared.array(name) for name in names}
-        self.scalings = dict(
-            scalings or {name: preprocessing.fit(found[name], self.split_rows["train"]) for name in names}
-        )
-        budget = IN_MEMORY_BYTES // max(1, len(names))
-        sources = [Source.of(name, found[name], self.scalings[name], budget) for name in names]
-        self.dataset = ClinicalDataset(sources, prepared.target)
+        self.scalings = dict(scalings or {})
+        for name in prepared.chosen(modalities) if scalings is None else []:
+            self.scalings[name] = preprocessing.fit(prepared.array(name), self.split_rows["train"])
+        self.dataset = self._open()
+
+    def _open(self) -> ClinicalDataset:
+        budget = IN_MEMORY_BYTES // max(1, len(self.scalings))
+        found = {name: self.prepared.array(name) for name in self.scalings}
+        sources = [Source.of(name, found[name], scaling, budget) for name, scaling in self.scalings.items()]
+        return ClinicalDataset(sources, self.prepared.target)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the arrays: a process that receives the module opens them itself."""
+        return {name: value for name, value in self.__dict__.items() if name != "dataset"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.dataset = self._open()
 
     @property
     def modalities(self) -> list[Modality]:

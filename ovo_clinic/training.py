@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 import torch
 import yaml
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 from ovo_clinic import flops, preprocessing, provenance, runs
 from ovo_clinic.data import DataModule
 from ovo_clinic.errors import UserError
-from ovo_clinic.experiment import Experiment
+from ovo_clinic.experiment import Experiment, TrainingConfig
 from ovo_clinic.locks import locked
 from ovo_clinic.model import FusionModel, refuse_unsafe
 from ovo_clinic.prepare import Prepared
@@ -56,6 +57,10 @@ class FusionModule(lightning.LightningModule):
         self._task, self._experiment = task, experiment
         self._losses: list[Tensor] = []
         self._outputs: list[tuple[Tensor, Tensor]] = []
+
+    def on_fit_start(self) -> None:
+        """Sets the threads of this process, which is a new one where there are several devices."""
+        torch.set_num_threads(self._experiment.training.threads)
 
     def on_train_epoch_start(self) -> None:
         """Seeds dropout and order by seed and epoch, so that a resumed run repeats one that was not interrupted."""
@@ -255,13 +260,34 @@ def _fit(
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="lightning")
-        trainer = lightning.Trainer(
+        stopper = EarlyStopping(monitor, patience=settings.patience, mode=mode)
+        trainer = _trainer(settings, [stopper, keeper, *callbacks], folder)
+        _fit_or_resume(trainer, module, data, checkpoints / "last.ckpt")
+    # From disk, as with several devices the epochs passed in other processes.
+    best, last = (
+        torch.load(checkpoints / f"{name}.ckpt", map_location="cpu", weights_only=True) for name in ("best", "last")
+    )
+    module.load_state_dict(best["state_dict"])
+    module.history = list(last["history"])
+    return module, int(best["epoch"])
+
+
+def _trainer(settings: TrainingConfig, callbacks: list[Callback], folder: Path) -> lightning.Trainer:
+    """The trainer.
+
+    Raises:
+        UserError: an accelerator, devices or a precision that this machine does not have.
+    """
+    try:
+        return lightning.Trainer(
             max_epochs=settings.epochs,
             accelerator=settings.accelerator,
             devices=settings.devices,
+            # Processes of its own for several devices: the others would run the user's whole command a second time.
+            strategy="auto" if settings.devices in (1, "1") else "ddp_spawn",
             precision=settings.precision,  # type: ignore[arg-type]
             gradient_clip_val=settings.gradient_clip,
-            callbacks=[EarlyStopping(monitor, patience=settings.patience, mode=mode), keeper, *callbacks],
+            callbacks=callbacks,
             logger=False,
             enable_progress_bar=False,
             enable_model_summary=False,
@@ -270,10 +296,10 @@ def _fit(
             deterministic=True,
             default_root_dir=folder,
         )
-        _fit_or_resume(trainer, module, data, checkpoints / "last.ckpt")
-    best = torch.load(keeper.best_model_path, map_location="cpu", weights_only=True)
-    module.load_state_dict(best["state_dict"])
-    return module, int(best["epoch"])
+    except (MisconfigurationException, TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        chosen = f"accelerator={settings.accelerator} devices={settings.devices} precision={settings.precision}"
+        raise UserError(f"training: {chosen} cannot be had here: {reason}") from None
 
 
 def _fit_or_resume(trainer: lightning.Trainer, module: FusionModule, data: DataModule, last: Path) -> None:

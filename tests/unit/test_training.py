@@ -146,3 +146,19 @@ def test_settings_that_do_not_fit_are_one_clear_line(
 def test_an_unsafe_head_runs_when_asked_and_is_marked(prepared: Prepared, tmp_path: Path) -> None:
     result = train(prepared, tmp_path / "run", "model.fusion=cross_attention_reference", "model.allow_unsafe=true")
     assert "patient" in result["unsafe"]
+
+
+@pytest.mark.slow
+def test_two_processes_train_one_model_together(prepared: Prepared, tmp_path: Path) -> None:
+    settings = ("training.accelerator=cpu", "training.devices=2", "model.fusion=self_attention")
+    first = train(prepared, tmp_path / "a", *settings)
+    again = train(prepared, tmp_path / "b", *settings)
+    assert first["metrics"] == again["metrics"]
+    assert len(first["history"]) == 4
+    assert 0 <= first["metrics"]["test"]["auroc"] <= 1
+
+
+def test_an_accelerator_that_is_not_there_is_one_clear_line(prepared: Prepared, tmp_path: Path) -> None:
+    for override in ("training.accelerator=abacus", "training.devices=-3", "training.precision=3-bit"):
+        with pytest.raises(UserError, match="^training: [^\n]* cannot be had here: [^\n]*$"):
+            train(prepared, tmp_path / "run", override)
