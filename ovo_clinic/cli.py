@@ -221,37 +221,63 @@ def compare(
 
 @app.command()
 def flops(
-    task: Task,
+    task: Annotated[str | None, typer.Argument(help="A task's name, or the path of a config.")] = None,
     overrides: Overrides = None,
     raw: Raw = None,
     fusion: Annotated[str | None, typer.Option(help="Heads, separated by commas; default: all.")] = None,
+    attention: Annotated[
+        str | None, typer.Option(help="Mechanisms for every head that takes one, separated by commas, or all.")
+    ] = None,
     modalities: Annotated[str, typer.Option(help="Numbers of modalities, separated by commas.")] = "2,5,10,15,20",
+    paper: Annotated[
+        bool, typer.Option("--paper", help="Count the published Delta-FLOPs again; needs no task.")
+    ] = False,
 ) -> None:
-    """Counts multiply-accumulates and parameters of every fusion head, attention included."""
+    """Counts and measures what encoders and fusion heads cost, attention included."""
+    if paper == (task is not None):
+        raise UserError("flops: give a task, such as `ovo-clinic flops simulation`, or --paper and no task")
+    if task is None:
+        _print_paper_costs()
+        return
     from ovo_clinic import costs as counting
 
     try:
         numbers = [int(number) for number in modalities.split(",")]
     except ValueError:
         raise UserError(f"--modalities: '{modalities}' should be whole numbers such as 2,5,10") from None
-    costs = counting.flops(task, overrides or (), raw=raw, fusion=_names(fusion), modalities=numbers)
-    out.print(
-        "Multiply-accumulates (MACs) per sample, every modality present; parameters, and those a gradient reaches"
+    costs = counting.flops(
+        task, overrides or (), raw=raw, fusion=_names(fusion), attention=_names(attention), modalities=numbers
     )
-    _print_table(costs.heads.map(_thousands))
+    out.print("Encoders: multiply-accumulates (MACs) and elementwise work per sample, parameters, latency")
+    _print_table(counting.printable(costs.encoders))
+    out.print(
+        "Models: MACs and elementwise work per sample with every modality present; parameters, and those that a "
+        "gradient reaches; latency and peak memory of a forward pass on one thread"
+    )
+    _print_table(counting.printable(costs.heads))
     out.print("MACs per sample of the fusion head alone, against the number of modalities")
     wide = costs.against_modalities.pivot(index="head", columns="modalities", values="macs")
-    _print_table(wide.reset_index().rename(columns=str).map(_thousands))
+    _print_table(counting.printable(wide.reset_index().rename(columns=str)))
     out.print("`*_reference` heads mix the patients of a batch; their cost is that of a batch of 16, divided by 16.")
+    for combination, reason in costs.refused.items():
+        out.print(f"refused: {combination}: {reason}")
     out.print(f"Tables (csv) and figure macs.png: {costs.folder}")
+
+
+def _print_paper_costs() -> None:
+    from ovo_clinic import costs as counting
+    from ovo_clinic.paper_costs import paper_costs
+
+    found = paper_costs()
+    out.print("Delta-FLOPs of the One-Versus-Others paper: as printed, and counted from the authors' heads at batch 16")
+    _print_table(counting.printable(found.delta))
+    out.print("True MACs per sample, counted from correct heads, without an output layer")
+    _print_table(counting.printable(found.per_sample))
+    out.print(f"Why they differ. {found.explanation}")
 
 
 def _names(text: str | None) -> list[str] | None:
     return [name.strip() for name in text.split(",") if name.strip()] if text is not None else None
-
-
-def _thousands(cell: object) -> str:
-    return f"{cell:,.0f}" if isinstance(cell, (int, float)) else str(cell)
 
 
 @app.command("list")

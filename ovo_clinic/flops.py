@@ -159,13 +159,20 @@ def macs_against_modalities(
     for name in FUSION.names() if names is None else names:
         known = {key: value for key, value in options.items() if key in FUSION.schema(name).model_fields}
         for number in modalities:
-            inputs = [Modality(f"m{i}", "vector", dim) for i in range(number)]
-            head = FUSION.build(name, dim, inputs, options=known).eval()
-            valid = torch.ones(REFERENCE_BATCH, 1, dtype=torch.bool)
-            tokens = {m.name: Tokens(torch.zeros(REFERENCE_BATCH, 1, dim), valid) for m in inputs}
+            head, tokens = head_alone(name, dim, number, REFERENCE_BATCH, known)
             macs = count_macs(head, tokens).total // REFERENCE_BATCH
             rows.append((name, number, macs, head.out_dim, head.unsafe is not None))
     return pd.DataFrame(rows, columns=["head", "modalities", "macs", "out_dim", "unsafe"])
+
+
+def head_alone(
+    name: str, dim: int, modalities: int, batch: int, options: Mapping[str, Any]
+) -> tuple[nn.Module, dict[str, Tokens]]:
+    """A fusion head on vectors, in evaluation mode, and an input for it: one random token (B,1,D) per modality."""
+    inputs = [Modality(f"m{i}", "vector", dim) for i in range(modalities)]
+    head: nn.Module = FUSION.build(name, dim, inputs, options=options).eval()
+    valid = torch.ones(batch, 1, dtype=torch.bool)
+    return head, {modality.name: Tokens(torch.randn(batch, 1, dim), valid) for modality in inputs}
 
 
 def _with_everything_present(batch: Batch, rows: int) -> Batch:

@@ -26,7 +26,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def latencies(calls: Sequence[Call], *, repeats: int = 7, seconds: float = 10.0) -> list[float]:
+def latencies(calls: Sequence[Call], *, repeats: int = 5, seconds: float = 5.0) -> list[float]:
     """Median seconds of each call, on one CPU thread, after one call to warm up.
 
     The calls take turns, so that what else the machine does falls on all of them alike.

@@ -76,6 +76,8 @@ class Performer(nn.Module):
         return zero_rows(out.to(v.dtype), query_mask, key_mask)
 
     def _draw(self) -> None:
+        if self.omega.is_meta:  # built to check its options; there is nothing to draw, nor a seed to draw from
+            return
         generator = torch.Generator().manual_seed(int(self.seed) + int(self.calls))
         with torch.no_grad():
             self.omega.copy_(orthogonal_features(self.features, self.omega.shape[1], generator))

@@ -15,7 +15,7 @@ from ovo_clinic.attention.softmax import Softmax
 from ovo_clinic.flops import count_macs, macs_against_modalities, model_costs, used_parameters
 from ovo_clinic.model import FusionModel
 from ovo_clinic.registry import FUSION
-from ovo_clinic.types import Batch, Modality, Tokens
+from ovo_clinic.types import Batch, Modality
 
 B, N, C, H = 2, 5, 32, 4
 MHA = 4 * N * C * C + 2 * N * N * C  # P + 2N^2C
@@ -60,40 +60,6 @@ def test_recurrent_layers(dtype: torch.dtype) -> None:
     lstm = nn.LSTM(8, 16, num_layers=2, bidirectional=True, batch_first=True).to(dtype)
     expected = 3 * 7 * 2 * (4 * 16 * (8 + 16) + 4 * 16 * (32 + 16))
     assert count_macs(lstm, torch.randn(3, 7, 8, dtype=dtype)).total == expected
-
-
-def head_macs(name: str, number: int, dim: int, batch: int, **options: int) -> tuple[int, int]:
-    """(MACs of a head for a whole batch, its output width)."""
-    head = FUSION.build(name, dim, [Modality(f"m{i}", "vector", dim) for i in range(number)], options=options)
-    valid = torch.ones(batch, 1, dtype=torch.bool)
-    tokens = {f"m{i}": Tokens(torch.zeros(batch, 1, dim), valid) for i in range(number)}
-    return count_macs(head, tokens).total, head.out_dim
-
-
-@pytest.mark.parametrize(
-    ("k", "d", "labels", "cross", "own", "ovo"),
-    [
-        (4, 256, 25, 52_723_712, 67_633_152, 4_227_072),
-        (6, 64, 3, 8_921_088, 9_633_792, 405_504),
-        (6, 256, 2, 129_957_888, 151_781_376, 6_340_608),
-    ],
-    ids=["mimic", "tadpole", "eicu"],
-)
-def test_published_delta_flops(k: int, d: int, labels: int, cross: int, own: int, ovo: int) -> None:
-    """The paper's figures are MACs of a whole batch of 16, with a linear output layer, less the concat model's."""
-    with pytest.warns(UserWarning, match="identity"):
-        found = {"ovo": head_macs("ovo_reference", k, d, 16, heads=1)}
-    found["self"] = head_macs("self_attention_reference", k, d, 16)
-    found["cross"] = head_macs("cross_attention_reference", k, d, 16)
-    delta = {name: macs + 16 * labels * (width - k * d) for name, (macs, width) in found.items()}
-    assert delta == {"ovo": ovo, "self": own, "cross": cross}
-
-
-@pytest.mark.parametrize("heads", [2, 4, 8])
-def test_ovo_reference_per_sample(heads: int) -> None:
-    k, d = 6, 64
-    dh = d // heads
-    assert head_macs("ovo_reference", k, d, 1, heads=heads)[0] == k * (d * dh + 2 * heads * d)
 
 
 def test_costs_against_the_number_of_modalities() -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor, nn
 
 from ovo_clinic.attention.performer import Performer
@@ -11,6 +12,7 @@ from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import load
 from ovo_clinic.registry import ATTENTION, FUSION
 from ovo_clinic.types import Modality
+from tests.contracts.combinations import combinations
 
 MODALITIES = [Modality("labs", "vector", 4), Modality("vitals", "sequence", 3), Modality("codes", "vector", 9)]
 ATTENDING = ["self_attention", "cross_attention", "ovo"]
@@ -158,3 +160,12 @@ def test_a_mechanism_of_fixed_length_is_told_the_number_of_keys(precondition: bo
         head = build(name, attention="fixed", tokens=5, precondition=precondition)
         lengths[name] = next(module.length for module in head.modules() if isinstance(module, Fixed))
     assert lengths == {"self_attention": 15, "cross_attention": 5, "ovo": 5}
+
+
+def test_every_accepted_combination_is_checked_without_memory() -> None:
+    """As `compare` does before it trains anything."""
+    found = combinations()
+    for name, options in found.accepted:
+        with torch.device("meta"):
+            head = build(name, **options)
+        assert all(tensor.is_meta for tensor in [*head.parameters(), *head.buffers()]), (name, options)
