@@ -78,39 +78,61 @@ def log_loss(probabilities: ArrayLike, target: ArrayLike) -> float:
     return float(sklearn.metrics.log_loss(y, p, labels=range(p.shape[1] if p.ndim == 2 else 2)))
 
 
-def one_vs_one_auroc(probabilities: ArrayLike, target: ArrayLike) -> float:
-    """Macro one-versus-one AUROC (Hand and Till 2001) over the pairs of classes that occur.
+def mauc(probabilities: ArrayLike, target: ArrayLike, official_ties: bool = False) -> float:
+    """Multiclass AUC (Hand and Till 2001): the mean over ordered pairs of classes of A(i|j).
+
+    A(i|j) is the share of pairs, one sample of class i and one of class j, that the score of class i puts in the right
+    order. Equals scikit-learn's macro one-versus-one AUROC.
+
+    Args:
+        probabilities: (N,K), every row of one sum: A(i|j) compares the scores of a class over rows.
+        target: (N,) class index; NaN = not labelled.
+        official_ties: as the TADPOLE challenge's code does it, by the positions of a stable sort: of two equal scores
+            the later row is the higher one, so that the value depends on the order of the rows. Default: half.
+
+    Raises:
+        UndefinedMetric: no labelled unit, or a class without one.
+    """
+    p, y = labelled(probabilities, target)
+    counts = [int(np.sum(y == index)) for index in range(p.shape[1])]
+    if 0 in counts:
+        raise UndefinedMetric(f"mAUC needs every class; no labelled unit is of class {counts.index(0)}")
+    pairs = [
+        _separability(p[(y == i) | (y == j), i], y[(y == i) | (y == j)] == i, official_ties)
+        for i, j in itertools.permutations(range(p.shape[1]), 2)
+    ]
+    return float(np.mean(pairs))
+
+
+def _separability(scores: Floats, own: NDArray[np.bool_], official_ties: bool) -> float:
+    """A(i|j) from the scores of class i of the samples of both classes; own = the sample is of class i."""
+    if not official_ties:
+        return float(sklearn.metrics.roc_auc_score(own, scores))
+    positions = 1 + np.flatnonzero(own[np.argsort(scores, kind="stable")])
+    n = positions.size
+    return float((positions.sum() - n * (n + 1) / 2) / (n * (own.size - n)))
+
+
+def bca(probabilities: ArrayLike, target: ArrayLike) -> float:
+    """Balanced accuracy as the TADPOLE challenge defines it: mean over classes of (sensitivity + specificity) / 2.
+
+    The decision is the first of the most probable classes. A sensitivity or specificity of no unit counts 0.5, so a
+    class that does not occur is no error. Not the mean recall that scikit-learn calls balanced accuracy.
 
     Args:
         probabilities: (N,K).
         target: (N,) class index; NaN = not labelled.
-
-    Raises:
-        UndefinedMetric: fewer than two classes occur.
     """
-    p, y = labelled(probabilities, target)
-    pairs = list(itertools.permutations(np.unique(y).astype(int), 2))
-    if not pairs:
-        raise UndefinedMetric("one-versus-one AUROC needs two classes; the labelled units are all of one")
-    scores = []
-    for positive, negative in pairs:
-        rows = (y == positive) | (y == negative)
-        scores.append(sklearn.metrics.roc_auc_score(y[rows] == positive, p[rows, positive]))
-    return float(np.mean(scores))
+    p, y = _labelled_or_none(probabilities, target)
+    called, true = p.argmax(axis=1)[:, None] == np.arange(p.shape[1]), y[:, None] == np.arange(p.shape[1])
+    sensitivity = _share(np.sum(called & true, axis=0), true.sum(axis=0))
+    specificity = _share(np.sum(~called & ~true, axis=0), np.sum(~true, axis=0))
+    return float(np.mean((sensitivity + specificity) / 2))
 
 
-def balanced_accuracy(probabilities: ArrayLike, target: ArrayLike) -> float:
-    """Mean recall of the most probable class, over the classes that occur.
-
-    Args:
-        probabilities: (N,K).
-        target: (N,) class index; NaN = not labelled.
-
-    Raises:
-        UndefinedMetric: no labelled unit.
-    """
-    p, y = labelled(probabilities, target)
-    return float(sklearn.metrics.recall_score(y, p.argmax(axis=1), labels=np.unique(y), average="macro"))
+def _share(found: NDArray[np.int64], of: NDArray[np.int64]) -> Floats:
+    """found / of; 0.5 where there is none to find."""
+    return np.where(of > 0, found / np.maximum(of, 1), 0.5)
 
 
 def macro(metric: Metric, probabilities: ArrayLike, target: ArrayLike) -> float:
@@ -161,13 +183,18 @@ def labelled(probabilities: ArrayLike, target: ArrayLike) -> tuple[Floats, Float
         UndefinedMetric: no labelled unit.
         ValueError: a probability that is not finite (the training has diverged).
     """
+    p, y = _labelled_or_none(probabilities, target)
+    if not y.size:
+        raise UndefinedMetric("no unit is labelled")
+    return p, y
+
+
+def _labelled_or_none(probabilities: ArrayLike, target: ArrayLike) -> tuple[Floats, Floats]:
     p, y = np.asarray(probabilities, dtype=np.float64), np.asarray(target, dtype=np.float64)
     assert y.ndim == 1 and p.shape[0] == y.shape[0], (p.shape, y.shape)
     if broken := p.size - np.isfinite(p).sum():
         raise ValueError(f"{broken} of {p.size} probabilities are not finite: the training has diverged")
     keep = ~np.isnan(y)
-    if not keep.any():
-        raise UndefinedMetric("no unit is labelled")
     return p[keep], y[keep]
 
 

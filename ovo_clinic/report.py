@@ -15,7 +15,7 @@ from ovo_clinic.study import Comparison
 # Metrics of the table by kind of task; p-values are given for the first two.
 HEADLINE: Mapping[str, tuple[str, ...]] = {
     "binary": ("auroc", "auprc", "auprc_negative"),
-    "multiclass": ("auroc_ovo", "balanced_accuracy"),
+    "multiclass": ("mauc", "bca"),
     "multilabel": ("auroc_macro", "auprc_macro", "auroc_micro"),
 }
 RESAMPLES = 1000
@@ -27,8 +27,8 @@ class ComparisonTable:
 
     Attributes:
         rows: one row per arm: model, kind, present (share of test units with the modality), macs and parameters,
-            delta_macs (per sample, minus concat's), and for each metric its mean, sd over seeds, and for binary tasks
-            the bounds of the patient bootstrap.
+            delta_macs (per sample, minus concat's), and for each metric its mean, sd over seeds, and the bounds of
+            the patient bootstrap (but for multilabel tasks).
         p_values: one row per metric and head: against which other head, the difference with its bootstrap bounds, Welch
             and paired p-values over seeds, raw and Holm-corrected.
         prevalence: share of positives among the test units (binary tasks).
@@ -61,7 +61,7 @@ def comparison_table(comparison: Comparison) -> ComparisonTable:
     """Computes the table of a study."""
     kind = comparison.prepared.manifest["kind"]
     metrics = HEADLINE[kind]
-    bootstrap = _bootstrap(comparison, metrics) if kind == "binary" else None
+    bootstrap = _bootstrap(comparison, metrics) if kind != "multilabel" else None
     concat = next((label for label in comparison.heads if label.split("(")[0] == "concat"), None)
     base = _macs(comparison, concat) if concat else None
     rows = []
@@ -196,7 +196,8 @@ def metric_title(metric: str, classes: Sequence[str]) -> str:
     titles = {
         "auprc": f"AUPRC {positive}",
         "auprc_negative": f"AUPRC {negative}",
-        "balanced_accuracy": "balanced accuracy",
+        "mauc": "mAUC",
+        "bca": "BCA",
     }
     return titles.get(metric, metric.replace("_", " ").upper())
 

@@ -5,6 +5,7 @@ on the same patients; more seeds make any difference significant. The bootstrap 
 kind would show, with the models as trained.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from ovo_clinic.metrics import UndefinedMetric
 Floats = NDArray[np.float64]
 
 METRICS = ("auroc", "auprc", "auprc_negative")
+MULTICLASS_METRICS = ("mauc", "bca")
 _WEIGHTS_AT_ONCE = 2_000_000  # 16 MB an array, of which about five live at a time
 _ROUNDING = 1e-12  # relative; runs that differ by less are equal
 
@@ -47,7 +49,7 @@ class Interval:
     Attributes:
         estimate: on the patients as they are.
         low, high: bounds.
-        resamples: how many defined the metric; the others held one class only.
+        resamples: how many defined the metric; the others lacked a class.
     """
 
     estimate: float
@@ -124,7 +126,7 @@ class Bootstrap:
 
     Attributes:
         estimates: head -> metric -> mean over seeds, on the patients as they are.
-        samples: head -> metric -> (R,) mean over seeds in each resample; NaN = the resample holds one class only.
+        samples: head -> metric -> (R,) mean over seeds in each resample; NaN = the resample lacks a class.
         level: of the intervals.
     """
 
@@ -162,10 +164,10 @@ def bootstrap_by_patient(
     """Resamples whole patients, all their units together, and averages each metric over seeds.
 
     Args:
-        predictions: head -> (S,N), probability of the positive class by seed and unit.
-        target: (N,) 0/1; NaN = not labelled, left out.
+        predictions: head -> (S,N), probability of the positive class by seed and unit, or (S,N,K), of every class.
+        target: (N,) 0/1 or class index; NaN = not labelled, left out.
         patients: (N,) identifier of the patient of each unit.
-        metrics: names among METRICS.
+        metrics: names among METRICS, or for (S,N,K) among MULTICLASS_METRICS.
         resamples: R.
         seed: of the resampling; the same for every head.
         level: of the intervals.
@@ -178,7 +180,7 @@ def bootstrap_by_patient(
     if not keep.any():
         raise UndefinedMetric("no unit is labelled")
     heads = {head: np.atleast_2d(np.asarray(p, dtype=np.float64))[:, keep] for head, p in predictions.items()}
-    y = y[keep] == 1
+    y = y[keep]
     _, patient = np.unique(np.asarray(patients)[keep], return_inverse=True)
     chunks: dict[str, list[Floats]] = {head: [] for head in heads}
     for weights in _patient_weights(patient, resamples, seed):
@@ -203,11 +205,14 @@ def _patient_weights(patient: NDArray[np.intp], resamples: int, seed: int) -> It
         yield counts.astype(np.float64)[:, patient]
 
 
-def _mean_over_seeds(p: Floats, positive: NDArray[np.bool_], weights: Floats, metrics: Sequence[str]) -> Floats:
-    """(len(metrics),R) from predictions (S,N), positive (N,) and weights (R,N)."""
+def _mean_over_seeds(p: Floats, y: Floats, weights: Floats, metrics: Sequence[str]) -> Floats:
+    """(len(metrics),R) from predictions (S,N) or (S,N,K), target (N,) and weights (R,N)."""
     total: Floats = np.zeros((len(metrics), len(weights)))
     for scores in p:
-        found = weighted_ranking_metrics(scores, positive, weights, metrics)
+        if scores.ndim == 1:
+            found = weighted_ranking_metrics(scores, y == 1, weights, metrics)
+        else:
+            found = weighted_multiclass_metrics(scores, y, weights)
         total += np.stack([found[metric] for metric in metrics]) / len(p)
     return total
 
@@ -259,3 +264,33 @@ def _auroc_and_auprc(scores: Floats, positive: NDArray[np.bool_], weights: Float
         auroc = (true * beaten).sum(axis=1) / (positives * negatives)
         auprc = (true * precision).sum(axis=1) / positives
     return auroc, np.where(negatives > 0, auprc, math.nan)
+
+
+def weighted_multiclass_metrics(probabilities: Floats, target: Floats, weights: Floats) -> dict[str, Floats]:
+    """mAUC (ties half) and BCA, as in `metrics`, under many weightings of the units.
+
+    Args:
+        probabilities: (N,K).
+        target: (N,) class index.
+        weights: (R,N), not negative.
+
+    Returns:
+        metric -> (R,); mAUC is NaN where a weighting leaves a class without a unit.
+    """
+    classes = range(probabilities.shape[1])
+    pairs = []
+    for i, j in itertools.permutations(classes, 2):
+        rows = (target == i) | (target == j)
+        pairs.append(_auroc_and_auprc(probabilities[rows, i], target[rows] == i, weights[:, rows])[0])
+    called = probabilities.argmax(axis=1)
+    rates = [
+        _weighted_share(weights, (called == index) == wanted, (target == index) == wanted)
+        for index, wanted in itertools.product(classes, (True, False))
+    ]
+    return {"mauc": np.mean(pairs, axis=0), "bca": np.mean(rates, axis=0)}
+
+
+def _weighted_share(weights: Floats, found: NDArray[np.bool_], of: NDArray[np.bool_]) -> Floats:
+    """(R,) weight of the units `found` among those `of`; 0.5 where these have no weight."""
+    total = weights[:, of].sum(axis=1)
+    return np.where(total > 0, weights[:, found & of].sum(axis=1) / np.where(total > 0, total, 1), 0.5)

@@ -66,7 +66,7 @@ class Multiclass:
         classes: their names; the target is an index into them.
     """
 
-    monitor = "auroc_ovo"
+    monitor = "mauc"
 
     def __init__(self, classes: Sequence[str]) -> None:
         self.classes = tuple(classes)
@@ -84,11 +84,11 @@ class Multiclass:
         return _at_least_float32(logits).softmax(dim=1)
 
     def metrics(self, probabilities: Any, target: Any) -> dict[str, float]:
-        """auroc_ovo (macro one-versus-one), balanced_accuracy, log_loss; NaN where undefined."""
+        """mauc (Hand and Till), bca (the TADPOLE challenge's), log_loss; NaN where undefined."""
         return _evaluated(
             {
-                "auroc_ovo": metrics.one_vs_one_auroc,
-                "balanced_accuracy": metrics.balanced_accuracy,
+                "mauc": metrics.mauc,
+                "bca": metrics.bca,
                 "log_loss": metrics.log_loss,
             },
             probabilities,

@@ -1,9 +1,7 @@
 """Metrics against written-out definitions and hand-worked cases."""
 
-import json
 import warnings
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,27 +103,38 @@ def test_macro_skips_labels_of_one_class_and_micro_pools() -> None:
         metrics.macro(metrics.auroc, p[:, 2:], y[:, 2:])
 
 
-def test_one_vs_one_auroc_equals_the_published_mauc_code(vectors: Path) -> None:
-    cases = json.loads((vectors / "metrics" / "tadpole.json").read_text())["cases"]
-    checked = 0
-    for case in cases:
-        p, y = np.array(case["probs"], dtype=float), np.array(case["labels"], dtype=float)
-        if p.shape[1:] == (3,) and np.unique(y).size == 3 and np.isfinite(p).all():
-            expected = case["expected"]["mauc_midrank_ref"]
-            assert metrics.one_vs_one_auroc(p, y) == pytest.approx(expected, abs=1e-12), case["name"]
-            checked += 1
-    assert checked >= 5
+P = np.array([[0.7, 0.2, 0.1], [0.2, 0.7, 0.1], [0.5, 0.4, 0.1], [0.1, 0.1, 0.8], [0.3, 0.3, 0.4]])
 
 
-def test_multiclass_metrics_with_a_class_that_does_not_occur() -> None:
-    p = np.array([[0.7, 0.2, 0.1], [0.2, 0.7, 0.1], [0.5, 0.4, 0.1], [0.1, 0.1, 0.8]])
-    y = np.array([0, 1, 1, np.nan])
-    # Pair (0, 1): class 0 scores 0.7 against 0.2, 0.5 -> 1; class 1 scores 0.7, 0.4 against 0.2 -> 1.
-    assert metrics.one_vs_one_auroc(p, y) == 1.0
-    assert metrics.balanced_accuracy(p, y) == pytest.approx((1 + 1 / 2) / 2)
-    assert metrics.log_loss(p, y) == pytest.approx(-np.mean(np.log([0.7, 0.7, 0.4])))
-    with pytest.raises(metrics.UndefinedMetric):
-        metrics.one_vs_one_auroc(p, np.array([1, 1, 1, np.nan]))
+def test_multiclass_metrics_worked_by_hand() -> None:
+    y = np.array([0, 1, 1, 2, np.nan])
+    # A(0|1): 0.7 above 0.2 and 0.5. A(1|0): 0.7 and 0.4 above 0.2. Every pair with class 2 is in order, too.
+    assert metrics.mauc(P, y) == 1.0
+    # Decisions 0, 1, 0, 2. Sensitivities 1, 1/2, 1; specificities 2/3, 1, 1.
+    assert metrics.bca(P, y) == pytest.approx((1 + 2 / 3 + 1 / 2 + 1 + 1 + 1) / 6)
+    assert metrics.log_loss(P, y) == pytest.approx(-np.mean(np.log([0.7, 0.7, 0.4, 0.8])))
+
+
+def test_ties_count_half_or_by_the_order_of_the_rows() -> None:
+    p, y = np.array([[0.5, 0.1], [0.5, 0.2], [0.5, 0.3], [0.2, 0.8]]), np.array([0, 1, 1, 1])
+    # A(0|1): the score of class 0 ties with two of three and beats the third; A(1|0): every pair is in order.
+    assert metrics.mauc(p, y) == pytest.approx((2 / 3 + 1) / 2)
+    # Ascending by the score of class 0: rows 3, 0, 1, 2. The sample of class 0 stands second, above one of three.
+    assert metrics.mauc(p, y, official_ties=True) == pytest.approx((1 / 3 + 1) / 2)
+    last = [1, 2, 3, 0]  # now it stands fourth, above all three
+    assert metrics.mauc(p[last], y[last]) == pytest.approx((2 / 3 + 1) / 2)
+    assert metrics.mauc(p[last], y[last], official_ties=True) == 1.0
+
+
+def test_a_class_that_does_not_occur() -> None:
+    y = np.array([0, 1, 1, np.nan, np.nan])
+    for official in (False, True):
+        with pytest.raises(metrics.UndefinedMetric, match="no labelled unit is of class 2"):
+            metrics.mauc(P, y, official)
+    # Decisions 0, 1, 0. Sensitivities 1, 1/2, none: 0.5; specificities 1/2, 1, 1.
+    assert metrics.bca(P, y) == pytest.approx((1 + 1 / 2 + 1 / 2 + 1 + 1 / 2 + 1) / 6)
+    with pytest.raises(metrics.UndefinedMetric, match="no unit is labelled"):
+        metrics.mauc(P, np.full(5, np.nan))
 
 
 def test_metrics_compose_with_partial() -> None:

@@ -212,7 +212,7 @@ def test_a_single_head_has_nothing_to_be_tested_against(environment: pytest.Monk
     assert "p: " not in report.caption(found.comparison, found.table)
 
 
-HEADLINES = {"multiclass": ["AUROC OVO", "balanced accuracy"], "multilabel": ["AUROC MACRO", "AUPRC MACRO"]}
+HEADLINES = {"multiclass": ["mAUC", "BCA"], "multilabel": ["AUROC MACRO", "AUPRC MACRO"]}
 
 
 @pytest.mark.parametrize("kind", HEADLINES)
@@ -241,6 +241,10 @@ def test_other_kinds_of_task_are_compared(environment: pytest.MonkeyPatch, tmp_p
         expected = sklearn.metrics.roc_auc_score(y, probabilities)
     metric = report.HEADLINE[kind][0]
     assert found.comparison.results["ovo"][1]["metrics"]["test"][metric] == pytest.approx(expected, abs=1e-6)
+    if kind == "multiclass":
+        row = found.table.rows.set_index("model").loc["ovo"]
+        assert all(row[f"{name}_low"] < row[f"{name}_mean"] < row[f"{name}_high"] for name in ("mauc", "bca"))
+        assert {"difference_low", "difference_high"} <= set(found.table.p_values)
     latex = (found.comparison.folder / "table.tex").read_text()
     assert rf"Made-up {kind} outcome\_of 100 \% [made-up] stays" in latex
     assert len(latex_cells(found.comparison.folder)) == 5

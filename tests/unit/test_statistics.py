@@ -9,12 +9,14 @@ import pytest
 import sklearn.metrics
 from scipy import stats
 
-from ovo_clinic.metrics import UndefinedMetric
+from ovo_clinic.metrics import UndefinedMetric, bca
 from ovo_clinic.statistics import (
     METRICS,
+    MULTICLASS_METRICS,
     bootstrap_by_patient,
     holm,
     paired_t_test,
+    weighted_multiclass_metrics,
     weighted_ranking_metrics,
     welch_from_summary,
     welch_t_test,
@@ -118,6 +120,47 @@ def test_weighted_metrics_are_nan_where_a_weighting_leaves_one_class() -> None:
         assert values[0] == 1.0 and np.isnan(values[1:]).all()
     for values in weighted_ranking_metrics(scores, np.zeros(3, dtype=bool), weights).values():
         assert np.isnan(values).all()
+
+
+def classified(decimals: int = 16) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(decimals)
+    target = rng.integers(0, 3, 90)
+    logits = rng.normal(size=(90, 3)) + 1.5 * np.eye(3)[target]
+    p = np.round(np.exp(logits) / np.exp(logits).sum(1, keepdims=True), decimals)
+    return p / p.sum(1, keepdims=True), target.astype(float)
+
+
+@pytest.mark.parametrize("decimals", [1, 16], ids=["many ties", "no ties"])
+def test_weighted_multiclass_metrics_against_scikit_learn(decimals: int) -> None:
+    p, y = classified(decimals)
+    weights = np.random.default_rng(3).integers(0, 4, size=(10, 90))
+    found = weighted_multiclass_metrics(p, y, weights.astype(float))
+    assert tuple(found) == MULTICLASS_METRICS
+    for row, w in enumerate(weights):
+        rows = np.repeat(np.arange(90), w)
+        mauc = sklearn.metrics.roc_auc_score(y[rows], p[rows], multi_class="ovo")
+        tables = sklearn.metrics.multilabel_confusion_matrix(y[rows], p[rows].argmax(1), labels=[0, 1, 2])
+        shares = [table[i, i] / table[i].sum() for table in tables for i in (0, 1)]
+        assert found["mauc"][row] == pytest.approx(mauc, abs=1e-12)
+        assert found["bca"][row] == pytest.approx(np.mean(shares), abs=1e-12)
+
+
+def test_a_weighting_without_a_class_has_no_mauc_and_the_bca_of_the_challenge() -> None:
+    p, y = classified()
+    found = weighted_multiclass_metrics(p, y, np.array([y < 2, y < 3], dtype=float))
+    assert np.isnan(found["mauc"][0]) and not np.isnan(found["mauc"][1])
+    assert found["bca"][0] == pytest.approx(bca(p[y < 2], y[y < 2]), abs=1e-12)
+
+
+def test_bootstrap_of_a_multiclass_task() -> None:
+    p, y = classified()
+    patients = np.arange(90) // 2
+    found = bootstrap_by_patient({"a": np.stack([p, p[::-1]])}, y, patients, MULTICLASS_METRICS, resamples=300)
+    for metric in MULTICLASS_METRICS:
+        interval = found.interval("a", metric)
+        assert interval.low < interval.estimate < interval.high and interval.resamples == 300
+    expected = np.mean([sklearn.metrics.roc_auc_score(y, seed, multi_class="ovo") for seed in (p, p[::-1])])
+    assert found.estimates["a"]["mauc"] == pytest.approx(expected, abs=1e-12)
 
 
 def cohort(units: int = 400, patients: int = 150) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
