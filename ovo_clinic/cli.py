@@ -233,7 +233,7 @@ def flops(
         bool, typer.Option("--paper", help="Count the published Delta-FLOPs again; needs no task.")
     ] = False,
 ) -> None:
-    """Counts and measures what encoders and fusion heads cost, attention included."""
+    """Counts and measures what encoders and fusion heads cost."""
     if paper == (task is not None):
         raise UserError("flops: give a task, such as `ovo-clinic flops simulation`, or --paper and no task")
     if task is None:
