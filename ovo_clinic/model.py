@@ -122,7 +122,7 @@ def encode_present(encoder: nn.Module, x: Tensor, mask: Tensor) -> Tokens:
 
     Args:
         encoder: an Encoder.
-        x: (B,F) or (B,T,F).
+        x: (B,F), (B,T,F) or (B,C,H,W).
         mask: (B,T) bool, True = valid.
     """
     present = mask.any(dim=1)

@@ -4,7 +4,7 @@ Axis letters, used in every docstring:
 
     B  batch            M  modalities        T  tokens of one modality    n  tokens per modality after tokens.py
     N  rows or tokens   F  input features    D  width                     H  heads        d  D / H
-    K  outputs
+    K  outputs          C  channels of an image          (H,W) its size in pixels, where it stands beside C
 
 A mask is boolean and **True means valid**. Padding, a missing time step and an absent modality are one concept: a row
 whose mask is all False is an absent modality, so presence is `mask.any(1)` and never a second field.
@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-ModalityKind = Literal["vector", "sequence"]
+ModalityKind = Literal["vector", "sequence", "image"]
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,15 @@ class Modality:
     Attributes:
         name: the modality's name in the data spec.
         kind: `vector` for one row of features a unit, x (B,F) with mask (B,1); `sequence` for time steps, x (B,T,F)
-            with mask (B,T).
-        features: F, the number of input features.
+            with mask (B,T); `image` for one image a unit, x (B,C,H,W) with mask (B,1).
+        features: F, the number of input features, or an image's channels C.
+        size: (H,W) of an image in pixels; None for all else.
     """
 
     name: str
     kind: ModalityKind
     features: int
+    size: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ class Batch:
     """Whole rows sliced from the prepared arrays.
 
     Attributes:
-        inputs: by modality name, (B,F) or (B,T,F), scaled and imputed, zero where masked.
-        masks: by modality name, (B,T) bool, True = valid (T = 1 for a vector).
+        inputs: by modality name, (B,F), (B,T,F) or (B,C,H,W), scaled and imputed, zero where masked.
+        masks: by modality name, (B,T) bool, True = valid (T = 1 for a vector or an image).
         target: (B,) class index or 0/1, or (B,K); NaN = not labelled.
         rows: (B,) int64, row of the cohort table.
     """
@@ -88,7 +90,7 @@ class Encoder(Protocol):
     """`__init__(self, modality: Modality, dim: int, *, options)`; a registered `nn.Module`."""
 
     def __call__(self, x: Tensor, mask: Tensor) -> Tokens:
-        """Encodes x (B,F) or (B,T,F) with mask (B,T), True = valid, into Tokens (B,T',D)."""
+        """Encodes x (B,F), (B,T,F) or (B,C,H,W) with mask (B,T), True = valid, into Tokens (B,T',D)."""
         ...
 
 

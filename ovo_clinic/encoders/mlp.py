@@ -4,6 +4,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from ovo_clinic.errors import UserError
 from ovo_clinic.registry import ENCODERS
 from ovo_clinic.types import Modality, Tokens
 
@@ -18,12 +19,17 @@ class Mlp(nn.Module):
         layers: linear layers, each followed by GELU.
         width: of the layers before the last.
         dropout: between layers.
+
+    Raises:
+        UserError: the modality is an image.
     """
 
     def __init__(
         self, modality: Modality, dim: int, *, layers: Literal[1, 2, 3, 4] = 2, width: int = 64, dropout: float = 0.1
     ) -> None:
         super().__init__()
+        if modality.kind == "image":
+            raise UserError(f"encoder: mlp takes vectors and sequences, and {modality.name} is an image; choose vit")
         widths = [modality.features, *[width] * (layers - 1), dim]
         steps: list[nn.Module] = []
         for before, after in zip(widths, widths[1:], strict=False):

@@ -19,9 +19,9 @@ def stacked_maps(*shape: int) -> nn.Parameter:
 class ModalityTokens(nn.Module):
     """Brings every modality to the same n tokens.
 
-    A sequence is pooled with n learned queries under its mask (softmax attention over its tokens, one head); a vector
-    has one token to pool. Then every modality has one learned map per token: for a vector this is a learned reshaping
-    D -> nD, and a sequence with a single valid step is treated just as a vector is.
+    A sequence or an image is pooled with n learned queries under its mask (softmax attention over the encoder's tokens,
+    one head); a vector has one token to pool. Then every modality has one learned map per token: for a vector this is a
+    learned reshaping D -> nD, and whatever has a single valid token (a pooled image, too) is treated just as a vector.
 
     Args:
         dim: D.
@@ -33,11 +33,11 @@ class ModalityTokens(nn.Module):
         super().__init__()
         self.names = [modality.name for modality in modalities]
         self.tokens = tokens
-        # One row per sequence; a vector needs none, as a softmax over one key is constant.
-        self.sequences = {
-            modality.name: row for row, modality in enumerate(m for m in modalities if m.kind == "sequence")
+        # One row per sequence or image; a vector needs none, as a softmax over one key is constant.
+        self.query_rows = {
+            modality.name: row for row, modality in enumerate(m for m in modalities if m.kind != "vector")
         }
-        self.queries = nn.Parameter(0.02 * torch.randn(len(self.sequences), tokens, dim)) if self.sequences else None
+        self.queries = nn.Parameter(0.02 * torch.randn(len(self.query_rows), tokens, dim)) if self.query_rows else None
         self.weight = stacked_maps(len(modalities), tokens, dim, dim)
         self.bias = nn.Parameter(0.02 * torch.randn(len(modalities), tokens, dim))
         self.attention = Softmax(1, dim)
@@ -60,12 +60,12 @@ class ModalityTokens(nn.Module):
     def _pool(self, name: str, tokens: Tokens) -> Tensor:
         """Tokens (B,T,D) -> (B,n,D)."""
         values = tokens.values
-        if name not in self.sequences:
+        if name not in self.query_rows:
             assert values.shape[1] == 1, f"modality {name} is a vector but its encoder gave {values.shape[1]} tokens"
             return values.expand(-1, self.tokens, -1)
         assert self.queries is not None
         values = values.masked_fill(~tokens.mask[..., None], 0)
-        queries = self.queries[self.sequences[name]].to(values.dtype).expand(len(values), 1, -1, -1)
+        queries = self.queries[self.query_rows[name]].to(values.dtype).expand(len(values), 1, -1, -1)
         keys = values[:, None]
         pooled: Tensor = self.attention(queries, keys, keys, key_mask=tokens.mask)
         return pooled[:, 0]

@@ -1,22 +1,67 @@
 """The contract of every encoder, over the registry and both kinds of modality."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
 from ovo_clinic.errors import UserError
-from ovo_clinic.registry import ENCODERS
-from ovo_clinic.types import Modality, Tokens
+from ovo_clinic.registry import ATTENTION, ENCODERS
+from ovo_clinic.types import Modality, ModalityKind, Tokens
 
-DIM, BATCH, STEPS, FEATURES = 16, 6, 5, 7
-Case = tuple[str, str]
+DIM, BATCH, STEPS, FEATURES, SIZE = 16, 6, 5, 7, (32, 24)
+KINDS: tuple[ModalityKind, ...] = ("vector", "sequence", "image")
+
+# Images are encoded with small networks; ViTs with every mechanism that fits (a grid has no place for a class token).
+SMALL_VIT = {"patch": 8, "width": 16, "depth": 2, "heads": 2}
+XCIT = {**SMALL_VIT, "lpi": True, "class_layers": 1, "positions": "sinusoidal", "layer_scale": 1.0, "attention": "xca"}
+NO_CLASS = {**SMALL_VIT, "class_token": False}
+SMALL_SWIN = {"patch": 2, "width": 32, "depths": [2, 2], "heads": [2, 4], "window": 4}
+WINDOW = {"name": "window", "window": 2}
+VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+    "vit": {
+        **{name: {"shape": SMALL_VIT, "attention": name} for name in ATTENTION.names()},
+        **{f"{name}-pre": {"shape": SMALL_VIT, "attention": name, "precondition": True} for name in ("softmax", "xca")},
+        "tokens": {"shape": SMALL_VIT, "output": "tokens"},
+        "mean": {"shape": NO_CLASS},
+        "mean-tokens": {"shape": NO_CLASS, "output": "tokens"},
+        "xcit": {"shape": XCIT},
+        "xcit-tokens": {"shape": XCIT, "output": "tokens", "precondition": True},
+        "window": {"shape": NO_CLASS, "attention": WINDOW},
+        "window-pre": {"shape": NO_CLASS, "attention": WINDOW, "precondition": True},
+        "lpi": {"shape": NO_CLASS, "attention": "lpi"},
+    },
+    "swin": {
+        "sdpa": {"shape": SMALL_SWIN},
+        "tokens": {"shape": SMALL_SWIN, "output": "tokens"},
+        "preconditioned": {"shape": SMALL_SWIN, "attention": "preconditioned"},
+    },
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """An encoder, by name and variant, of one kind of modality."""
+
+    name: str
+    kind: ModalityKind
+    variant: str = ""
+
+    def __str__(self) -> str:
+        return "-".join(part for part in (self.name, self.kind, self.variant) if part)
+
+
+def modality(kind: ModalityKind) -> Modality:
+    return Modality("labs", kind, FEATURES, SIZE if kind == "image" else None)
 
 
 def build(case: Case, seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
-    name, kind = case
-    encoder = ENCODERS.build(name, Modality("labs", kind, FEATURES), DIM)  # type: ignore[arg-type]
+    options = VARIANTS[case.name][case.variant] if case.variant else {}
+    encoder = ENCODERS.build(case.name, modality(case.kind), DIM, options=options)
     assert isinstance(encoder, nn.Module)
     return encoder.eval()
 
@@ -24,36 +69,54 @@ def build(case: Case, seed: int = 0) -> nn.Module:
 def accepted_cases() -> list[Case]:
     cases = []
     for name in ENCODERS.names():
-        for kind in ("vector", "sequence"):
-            try:
-                build((name, kind))
-            except UserError:
-                continue
-            cases.append((name, kind))
+        for kind in KINDS:
+            for variant in VARIANTS.get(name, [""]):
+                try:
+                    build(Case(name, kind, variant))
+                except UserError:
+                    continue
+                cases.append(Case(name, kind, variant))
     return cases
 
 
 CASES = accepted_cases()
-every_encoder = pytest.mark.parametrize("case", CASES, ids="-".join)
+UNSAFE = {name for name in ATTENTION.names() if getattr(ATTENTION.get(name), "unsafe", None)}
+every_encoder = pytest.mark.parametrize("case", CASES, ids=str)
 
 
 def inputs(case: Case, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     """x and mask: unit 1 is absent; a sequence is padded."""
     generator = torch.Generator().manual_seed(1)
-    steps = STEPS if case[1] == "sequence" else 1
+    steps = STEPS if case.kind == "sequence" else 1
     mask = torch.arange(steps) < torch.randint(1, steps + 1, (BATCH, 1), generator=generator)
     mask[1] = False
-    x = torch.randn(BATCH, steps, FEATURES, generator=generator) * mask[..., None]
-    return (x if case[1] == "sequence" else x[:, 0]).to(dtype), mask
+    shape = {"vector": (FEATURES,), "sequence": (steps, FEATURES), "image": (FEATURES, *SIZE)}[case.kind]
+    x = torch.randn(BATCH, *shape, generator=generator)
+    return x.masked_fill(~like(mask, x), 0).to(dtype), mask
 
 
-def by_step(x: Tensor) -> Tensor:
-    return x if x.ndim == 3 else x[:, None]
+def like(mask: Tensor, x: Tensor) -> Tensor:
+    """The mask (B,T) in a shape that broadcasts to x."""
+    return mask.view(*mask.shape, *[1] * (x.ndim - 2)) if x.ndim > 2 else mask
 
 
 def test_every_registered_encoder_takes_some_kind_of_modality() -> None:
-    assert {name for name, _ in CASES} == set(ENCODERS.names())
-    assert {("mlp", "vector"), ("mlp", "sequence")} <= set(CASES)
+    assert {case.name for case in CASES} == set(ENCODERS.names())
+    assert {Case("mlp", "vector"), Case("mlp", "sequence")} <= set(CASES)
+    for mechanism in (
+        "softmax",
+        "linformer",
+        "efficient",
+        "performer",
+        "xca",
+        "fastformer",
+        "nystrom",
+        "window",
+        "lpi",
+    ):
+        assert Case("vit", "image", mechanism) in CASES
+    for name, variants in VARIANTS.items():
+        assert {case.variant for case in CASES if case.name == name} >= set(variants) - UNSAFE
 
 
 @every_encoder
@@ -69,7 +132,7 @@ def test_tokens_have_the_width_and_are_zero_where_masked(case: Case) -> None:
 @pytest.mark.parametrize("garbage", [1e4, float("nan")], ids=["large", "nan"])
 def test_a_value_under_a_false_mask_changes_neither_output_nor_gradient(case: Case, garbage: float) -> None:
     encoder, (x, mask) = build(case), inputs(case)
-    dirty = torch.where(mask[..., None], by_step(x), garbage).view_as(x)
+    dirty = torch.where(like(mask, x), x, garbage)
     expected, found = encoder(x, mask), encoder(dirty, mask)
     assert torch.equal(found.values, expected.values) and torch.equal(found.mask, expected.mask)
     parameters = list(encoder.parameters())
@@ -78,7 +141,7 @@ def test_a_value_under_a_false_mask_changes_neither_output_nor_gradient(case: Ca
         assert torch.equal(gradient, reference)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case[1] == "sequence"], ids="-".join)
+@pytest.mark.parametrize("case", [case for case in CASES if case.kind == "sequence"], ids=str)
 def test_more_padding_changes_nothing(case: Case) -> None:
     encoder, (x, mask) = build(case), inputs(case)
     tokens = encoder(x, mask)
