@@ -45,6 +45,7 @@ class TrainingConfig(Options):
         monitor: validation metric that selects the epoch (default: the task's).
         imbalance: `pos_weight` weighs positives up in the loss, `balanced_sampler` draws classes equally often; both
             shift calibration.
+        condition_numbers: also logs the condition numbers of the attention heads' outputs, and their bound, each epoch.
         threads: CPU threads of torch in one run; sums are split by thread, so another number gives other last digits.
         accelerator, devices, precision: as in Lightning (`cpu`, `gpu`, `auto`; 1, 2; `32-true`, `bf16-mixed`, ...).
     """
@@ -57,6 +58,7 @@ class TrainingConfig(Options):
     weight_decay: float = Field(1e-2, ge=0)
     gradient_clip: float = Field(1.0, gt=0)
     imbalance: Literal["none", "pos_weight", "balanced_sampler"] = "none"
+    condition_numbers: bool = False
     threads: int = Field(1, ge=1)
     accelerator: str = "auto"
     devices: int | str = 1
@@ -109,6 +111,10 @@ class Experiment(Options):
         dataset, path = spec.load(self.dataset, self.folder)
         task = dataset.task(self.task)
         split = check(SplitSpec, {**task.split.model_dump(), **self.split}, "split")
+        try:
+            task.check_split(split)
+        except ValueError as error:
+            raise UserError(f"task '{self.task}': {error}") from None
         options = spec.task_options(dataset, self.task, _merge(task.options, self.data), path)
         return DataRequest(dataset, path, self.task, options, split)
 

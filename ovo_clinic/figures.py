@@ -27,6 +27,11 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 DASHES = ("-", "--", "-.", ":")
 CHANCE: Mapping[str, Any] = {"color": "0.55", "linewidth": 1, "linestyle": (0, (2, 2)), "zorder": 1}
 GRID = np.linspace(0, 1, 501)
+_CONDITION_PANELS = {
+    "condition number": "condition_number",
+    "log10 of its bound": "condition_bound_log10",
+    "share without full rank": "rank_deficient_share",
+}
 
 
 def roc_curves(predictions: Mapping[str, ArrayLike], target: ArrayLike, title: str = "") -> "Figure":
@@ -104,13 +109,33 @@ def training_curves(histories: Histories, quantities: Sequence[str], title: str 
         _tidy(axes)
         axes.set(xlabel="epoch", title=_words(quantity))
         for (head, seeds), (colour, dashes) in zip(histories.items(), _styles(), strict=False):
-            values = [[epoch[quantity] for epoch in seed] for seed in seeds]
-            for line in values:
-                axes.plot(np.arange(1, len(line) + 1), line, color=colour, linewidth=0.7, alpha=0.35)
-            common = min(map(len, values))
-            mean = np.mean([line[:common] for line in values], axis=0)
-            axes.plot(np.arange(1, common + 1), mean, color=colour, linestyle=dashes, linewidth=1.8, label=head)
+            _draw_seeds(axes, [[epoch[quantity] for epoch in seed] for seed in seeds], head, colour, dashes)
         axes.xaxis.get_major_locator().set_params(integer=True)
+    figure.suptitle(title)
+    _legend(figure, panels[-1], "mean over seeds")
+    return figure
+
+
+def condition_figure(histories: Histories, title: str = "") -> "Figure":
+    """Condition numbers of attention outputs against the epoch, the paper's bound, and how many have no finite one.
+
+    Args:
+        histories: head -> seed -> epochs in order; a quantity may be missing from an epoch.
+        title: over all.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12.4, 3.8), layout="constrained", dpi=150)
+    panels = figure.subplots(1, 3)
+    for axes, (name, quantity) in zip(panels, _CONDITION_PANELS.items(), strict=True):
+        _tidy(axes)
+        axes.set(xlabel="epoch", title=name)
+        for (head, seeds), (colour, dashes) in zip(histories.items(), _styles(), strict=False):
+            values = [[epoch.get(quantity, np.nan) for epoch in seed] for seed in seeds]
+            _draw_seeds(axes, values, head, colour, dashes)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    panels[0].set_yscale("log")
+    panels[2].set_ylim(-0.02, 1.02)
     figure.suptitle(title)
     _legend(figure, panels[-1], "mean over seeds")
     return figure
@@ -140,7 +165,7 @@ def draw_comparison(comparison: "Comparison", table: "ComparisonTable") -> dict[
     """Draws the figures of a study into its folder, as PNG.
 
     Returns:
-        Name -> file: training, and for binary tasks roc, pr, auroc, auprc.
+        Name -> file: training, where they were measured condition_numbers, and for binary tasks roc, pr, auroc, auprc.
     """
     from ovo_clinic import report
 
@@ -148,6 +173,9 @@ def draw_comparison(comparison: "Comparison", table: "ComparisonTable") -> dict[
     monitor = comparison.results[comparison.heads[0]][0]["monitor"]
     histories = {head: [result["history"] for result in comparison.results[head]] for head in comparison.heads}
     drawn = {"training": training_curves(histories, ["train_loss", "validation_loss", f"validation_{monitor}"], title)}
+    measured = {head: seeds for head, seeds in histories.items() if "rank_deficient_share" in seeds[0][0]}
+    if measured:
+        drawn["condition_numbers"] = condition_figure(measured, title)
     if comparison.prepared.manifest["kind"] == "binary":
         predictions = {head: report.predictions(comparison, head)[0] for head in comparison.heads}
         target = comparison.prepared.target[comparison.prepared.rows("test")]
@@ -197,6 +225,16 @@ def _draw_curves(
             axes.fill_between(GRID, np.clip(mean - sd, 0, 1), np.clip(mean + sd, 0, 1), color=colour, alpha=0.13, lw=0)
             label += f" ± {areas.std(ddof=1):.1f}"
         axes.plot(GRID, mean, color=colour, linestyle=dashes, linewidth=1.7, label=label)
+
+
+def _draw_seeds(axes: "Axes", values: Sequence[Sequence[float]], label: str, colour: str, dashes: str) -> None:
+    """A thin line per seed against the epoch, and a bold mean as far as every seed has run."""
+    for line in values:
+        axes.plot(np.arange(1, len(line) + 1), line, color=colour, linewidth=0.7, alpha=0.35)
+    common = min(map(len, values))
+    mean = np.mean([line[:common] for line in values], axis=0)
+    # Markers: a single epoch has no line.
+    axes.plot(np.arange(1, common + 1), mean, dashes, color=colour, lw=1.8, marker="o", markersize=3, label=label)
 
 
 def _label_ends(axes: "Axes", ends: Mapping[str, tuple[float, str]], x: float) -> None:

@@ -25,7 +25,7 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ovo_clinic import flops, preprocessing, provenance, runs
+from ovo_clinic import condition, flops, preprocessing, provenance, runs
 from ovo_clinic.data import DataModule
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment, TrainingConfig
@@ -39,6 +39,8 @@ from ovo_clinic.types import Batch, Modality, Task
 
 logger = logging.getLogger(__name__)
 _TASK_FIELDS = ("dataset", "task", "title", "kind", "classes", "leaky", "options", "split")
+CONDITION_UNITS = 64
+"""Validation units, the first ones, on which condition numbers are measured."""
 CALIBRATION_WARNING = "training.imbalance={} makes probabilities too high for the rarer class: calibration is shifted"
 
 
@@ -108,6 +110,23 @@ class FusionModule(lightning.LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay)
 
 
+class ConditionNumbers(Callback):
+    """Adds `condition.condition_metrics` of fixed units to the history, once an epoch.
+
+    Args:
+        batch: the units.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Measures; the model is in evaluation mode still, and the epoch in the history already."""
+        assert isinstance(pl_module, FusionModule)
+        batch = self._batch.to(pl_module.device)
+        pl_module.history[-1] |= condition.condition_metrics(pl_module.model, batch)
+
+
 def build_model(experiment: Experiment, modalities: Sequence[Modality], outputs: int) -> FusionModel:
     """The model of an experiment, its weights drawn from the experiment's seed.
 
@@ -173,6 +192,9 @@ def _train(experiment: Experiment, prepared: Prepared, folder: Path, callbacks: 
     notes = [str(warning.message) for warning in caught]
     if settings.imbalance != "none":
         notes.append(CALIBRATION_WARNING.format(settings.imbalance))
+    if settings.condition_numbers:
+        rows = data.split_rows["validation"][:CONDITION_UNITS]
+        callbacks = [*callbacks, ConditionNumbers(data.dataset[rows])]
     module, best_epoch = _fit(experiment, FusionModule(model, task, experiment), data, folder, callbacks)
     metrics, predictions = _evaluate(module.model, task, data, exact_batches=model.fusion.unsafe is not None)
     result = {

@@ -1,0 +1,125 @@
+"""Condition numbers of attention outputs during training, and the bound that preconditioning lowers."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ovo_clinic.attention.precondition import Preconditioned
+from ovo_clinic.fusion.tokens import ModalityTokens
+from ovo_clinic.registry import ATTENTION
+from ovo_clinic.types import Batch
+
+
+class Conditions(NamedTuple):
+    """Of matrices (...,n,d); NaN for a matrix without a valid row, and for one of zeros (nothing was attended to).
+
+    Attributes:
+        number: (...), the largest over the smallest singular value; infinite where the rank is deficient.
+        bound: (...), natural logarithm of an upper bound of it; infinite there, too.
+    """
+
+    number: Tensor
+    bound: Tensor
+
+
+def conditions(matrices: Tensor, rows: Tensor | None = None) -> Conditions:
+    """Condition numbers in float64, and the bound (2 / prod s_i) (||A||_F / k^1/2)^k with k = min(rows, d).
+
+    Args:
+        matrices: (...,n,d), zero in rows that are not valid.
+        rows: (...), number of valid rows of each; None = all.
+
+    Source:
+        Bound: Guggenheimer, Edelman and Johnson 1995, as used for preconditioned attention.
+    """
+    n, d = matrices.shape[-2:]
+    singular = torch.linalg.svdvals(matrices.double())
+    most = torch.full(matrices.shape[:-2], n, device=matrices.device) if rows is None else rows
+    k = most.clamp(max=d)
+    counted = torch.arange(singular.shape[-1], device=k.device) < k[..., None]
+    largest = singular[..., 0]
+    smallest = singular.gather(-1, (k - 1).clamp_min(0)[..., None])[..., 0]
+    # A singular value below this is rounding. Half precision is exact here: only what computed the rows rounded.
+    eps = torch.finfo(torch.promote_types(matrices.dtype, torch.float32)).eps
+    full = smallest > max(n, d) * eps * largest
+    logarithms = torch.where(counted & full[..., None], singular, 1).log().sum(dim=-1)
+    mean_square = (singular.square().sum(dim=-1) / k.clamp_min(1)).clamp_min(torch.finfo(torch.float64).tiny)
+    bound = math.log(2) - logarithms + k / 2 * mean_square.log()
+    nothing = (k == 0) | (largest == 0)
+    return Conditions(
+        number=torch.where(full, largest / smallest, torch.inf).masked_fill(nothing, torch.nan),
+        bound=torch.where(full, bound, torch.inf).masked_fill(nothing, torch.nan),
+    )
+
+
+@torch.no_grad()
+def condition_metrics(model: nn.Module, batch: Batch) -> dict[str, float]:
+    """Condition numbers of every attention head's output matrix, as finite numbers.
+
+    Of each head the median over the units whose matrix has full rank (one nearly deficient unit would rule a mean),
+    then the mean over heads, then over layers. The pooling of tokens.py does not count: it is the same in all heads.
+
+    Args:
+        model: a FusionModel in evaluation mode; may lie on any device.
+        batch: the units, on the same device.
+
+    Returns:
+        `condition_number`, `condition_bound_log10` (missing where no matrix has full rank) and
+        `rank_deficient_share` of the matrices; nothing where the model has no attention with heads of its own.
+    """
+    with _outputs_of_cores(model) as outputs:
+        model(batch)
+    if not outputs:
+        return {}
+    found = [conditions(*output) for output in outputs]
+    known = torch.cat([number.flatten() for number, _ in found])
+    known = known[~known.isnan()]
+    values = {
+        "condition_number": _mean_over_layers([number for number, _ in found]),
+        "condition_bound_log10": _mean_over_layers([bound for _, bound in found]) / math.log(10),
+        "rank_deficient_share": known.isinf().double().mean().item(),
+    }
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def _mean_over_layers(layers: list[Tensor]) -> float:
+    """Each layer (units,H): median over finite units, mean over heads; mean over layers. NaN where none is finite."""
+    layer_means = [layer.masked_fill(layer.isinf(), torch.nan).nanquantile(0.5, dim=0).nanmean() for layer in layers]
+    return torch.stack(layer_means).nanmean().item()
+
+
+@contextmanager
+def _outputs_of_cores(model: nn.Module) -> Iterator[list[tuple[Tensor, Tensor | None]]]:
+    """Collects (output (units,H,n,d), number of valid rows (units,H) or None) of every call of a core inside."""
+    outputs: list[tuple[Tensor, Tensor | None]] = []
+
+    def keep(core: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+        if output.ndim != 4:  # window and lpi are whole layers: their heads are not to be seen from outside
+            return
+        mask = args[3] if len(args) > 3 else kwargs.get("query_mask")
+        rows = None if mask is None else mask.sum(dim=1, keepdim=True).expand(-1, output.shape[1])
+        outputs.append((output, rows))
+
+    handles = [core.register_forward_hook(keep, with_kwargs=True) for core in attention_cores(model)]
+    try:
+        yield outputs
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def attention_cores(model: nn.Module) -> list[nn.Module]:
+    """Every registered mechanism inside a model, in its preconditioning where it has one."""
+    registered: tuple[Any, ...] = (Preconditioned, *(ATTENTION.get(name) for name in ATTENTION.names()))
+    inner = {
+        id(part)
+        for module in model.modules()
+        if isinstance(module, Preconditioned | ModalityTokens)
+        for part in module.modules()
+        if part is not module
+    }
+    return [module for module in model.modules() if isinstance(module, registered) and id(module) not in inner]
