@@ -1,8 +1,10 @@
 """Our mechanisms inside small transformers models with random weights."""
 
+import copy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -22,6 +24,8 @@ LENGTHS = torch.tensor([9, 5, 1])
 TEXT = ("BERT", "DistilBERT")
 IMAGE = ("ViT", "DeiT", "Swin")
 LINEAR = [name for name, entry in implementations().items() if entry.mechanism != "softmax"]
+EVERY_NAME = [("BERT", name) for name in implementations()]
+OTHER_MODELS = [(kind, name) for kind in ("DistilBERT", "ViT", "DeiT") for name in ("preconditioned", "ovo_nystrom")]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -33,7 +37,12 @@ def one_thread() -> Iterator[None]:
 
 
 def small(kind: str) -> nn.Module:
-    """Weights are large enough for the attention to be far from uniform."""
+    """A fresh copy; weights are large enough for the attention to be far from uniform."""
+    return copy.deepcopy(_built(kind))
+
+
+@cache
+def _built(kind: str) -> nn.Module:
     torch.manual_seed(0)
     encoder = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
     image = {"image_size": 32, "num_channels": 1, "initializer_range": 0.3}
@@ -175,8 +184,7 @@ def test_swin_hands_over_bias_and_regions_and_both_count(monkeypatch: pytest.Mon
         assert (out - (without @ v).transpose(1, 2)).abs().max() > 0.01
 
 
-@pytest.mark.parametrize("kind", TEXT)
-@pytest.mark.parametrize("name", implementations())
+@pytest.mark.parametrize(("kind", "name"), [*EVERY_NAME, *OTHER_MODELS[:2]])
 def test_padding_changes_nothing(kind: str, name: str) -> None:
     model = small(kind)
     use_attention(model, name)
@@ -188,27 +196,29 @@ def test_padding_changes_nothing(kind: str, name: str) -> None:
     assert (attended[1, :5] - padded[1, :5]).abs().max() > 1e-3  # the mask did matter
 
 
-@pytest.mark.parametrize("kind", [*TEXT, *IMAGE])
-@pytest.mark.parametrize("name", implementations())
+@pytest.mark.parametrize(("kind", "name"), [*EVERY_NAME, *OTHER_MODELS, ("Swin", "preconditioned")])
 def test_gradients_are_finite_and_reach_queries_and_values(kind: str, name: str) -> None:
     model = small(kind)
-    if kind == "Swin" and name in LINEAR:
-        with pytest.raises(UserError, match="SwinRelativePositionBias.*choose preconditioned or ovo_softmax"):
-            use_attention(model, name)
-        return
     use_attention(model, name)
     run(model.train(), padding() if kind in TEXT else None).last_hidden_state.square().sum().backward()
-    reached = {part: 0.0 for part in ("q", "v")}
-    for path, parameter in model.named_parameters():
-        if parameter.grad is not None:
-            assert parameter.grad.isfinite().all(), path
-            for part, words_for_it in (
-                ("q", ("query.w", "q_lin.w", "q_proj.w")),
-                ("v", ("value.w", "v_lin.w", "v_proj.w")),
-            ):
-                if path.endswith(tuple(f"{word}eight" for word in words_for_it)):
-                    reached[part] = max(reached[part], float(parameter.grad.abs().max()))
-    assert reached["q"] > 0 and reached["v"] > 0
+    gradients = {path: p.grad for path, p in model.named_parameters() if p.grad is not None}
+    assert all(gradient.isfinite().all() for gradient in gradients.values())
+    for word, letter in (("query", "q"), ("value", "v")):
+        ends = (f"{word}.weight", f"{letter}_lin.weight", f"{letter}_proj.weight")
+        reached = [gradient for path, gradient in gradients.items() if path.endswith(ends)]
+        assert len(reached) == (4 if kind == "Swin" else 2)
+        assert all((gradient != 0).any() for gradient in reached)
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_swin_is_refused_where_there_are_no_scores_to_add_its_bias_to(name: str) -> None:
+    with pytest.raises(UserError, match="SwinRelativePositionBias.*choose preconditioned or ovo_softmax"):
+        use_attention(small("Swin"), name)
+    register()
+    model: Any = small("Swin")
+    model.set_attn_implementation(name)  # past use_attention: refused in the forward pass
+    with pytest.raises(UserError, match="SwinAttention adds a bias to the scores"):
+        run(model)
 
 
 @pytest.mark.parametrize("name", implementations())
