@@ -6,8 +6,6 @@ that only products of laboratory and APACHE latents tell.
 
 import gzip
 import json
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,6 +22,7 @@ from ovo_clinic.synthetic.eicu_measurements import aps_table, lab_table
 from ovo_clinic.synthetic.eicu_patients import patient_table
 from ovo_clinic.synthetic.eicu_signal import Booleans, Floats
 from ovo_clinic.synthetic.eicu_stays import Stays, draw_stays
+from ovo_clinic.synthetic.folders import appearing
 
 FILES = ("patient", "diagnosis", "treatment", "medication", "lab", "apacheApsVar", "oracle")
 CHUNK_LAB_ROWS = 250_000
@@ -56,7 +55,7 @@ def write(out: Path, *, patients: int = 6000, seed: int = 0, lab_rows_per_stay: 
     ):
         if value < least:
             raise UserError(f"{name}: {value} is too small; give {least} or more")
-    with _appearing(out) as folder:
+    with appearing(out) as folder:
         report = _write_files(folder, patients, seed, lab_rows_per_stay)
         (folder / "SYNTHETIC.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return report
@@ -142,25 +141,6 @@ def _auroc(label: Booleans, score: Floats) -> float | None:
     if not len(positives) or not len(negatives):
         return None
     return float(mannwhitneyu(positives, negatives).statistic / (len(positives) * len(negatives)))
-
-
-@contextmanager
-def _appearing(out: Path) -> Iterator[Path]:
-    """A temporary folder beside `out` that takes its place when complete, or is removed."""
-    out = out.expanduser().resolve()
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"out: {out} is not a new or empty folder; give another one, or remove it")
-    folder = out.with_name(f".{out.name}.{os.getpid()}.partial")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir()
-    except OSError as error:
-        raise UserError(f"out: {folder} cannot be made ({error.strerror}); give another folder") from None
-    try:
-        yield folder
-        folder.replace(out)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
