@@ -219,6 +219,36 @@ def compare(
     _print_study(study)
 
 
+@app.command("evaluate-challenge")
+def evaluate_challenge(
+    forecasts: Annotated[Path, typer.Argument(metavar="FILE", help="A submission (csv), or the folder of a run.")],
+    truth: Annotated[Path | None, typer.Option("--truth", help="A D4 file: RID, date, diagnosis.")] = None,
+    submission: Annotated[Path | None, typer.Option("--submission", help="Where a run's forecasts go (csv).")] = None,
+) -> None:
+    """Scores forecasts as the TADPOLE challenge does."""
+    from ovo_clinic import challenge
+
+    if truth is None and submission is None:
+        raise UserError("evaluate-challenge: give --truth D4.csv to score, or --submission OUT.csv to write forecasts")
+    of_run = forecasts.is_dir()
+    if submission is not None and not of_run:
+        raise UserError(f"--submission: writes the forecasts of a run; {forecasts} is not a folder")
+    found = challenge.forecasts_of_run(forecasts) if of_run else challenge.read_forecasts(forecasts)
+    if submission is not None:
+        challenge.write_forecasts(found, submission)
+        out.print(
+            f"{submission}: {found['RID'].nunique()} people; patient-level rows, keep them where the raw data may lie"
+        )
+    if truth is not None:
+        score = challenge.score(found, challenge.read_truth(truth), partial=of_run)
+        sizes = ", ".join(f"{name} {count}" for name, count in score.classes.items())
+        out.print(f"mAUC {score.mauc:.4f} (ties counted half: {score.mauc_mid_ranks:.4f}), BCA {score.bca:.4f}")
+        out.print(f"{sum(score.classes.values())} visits of {score.people} people: {sizes}")
+        out.print(
+            f"left out: {score.undiagnosed} visits without a diagnosis, {score.without_forecast} without a forecast"
+        )
+
+
 @app.command()
 def flops(
     task: Annotated[str | None, typer.Argument(help="A task's name, or the path of a config.")] = None,
@@ -319,7 +349,11 @@ def _print_prepared(prepared: "Prepared") -> None:
     sizes = ", ".join(
         f"{name} {manifest['units'][name]} ({manifest['patients'][name]} patients)" for name in manifest["units"]
     )
-    out.print(f"Split by patient: {sizes}")
+    if manifest["split"]["whole_patients"]:
+        out.print(f"Split by patient: {sizes}")
+    else:
+        shared = f"{manifest['patients_apart']} of the {manifest['patients']['test']} test patients"
+        out.print(f"SPLIT BY UNIT: {sizes}; {shared} also stand in training or validation", style="bold red")
     for name, entry in manifest["modalities"].items():
         present = sum(entry["present"].values()) / prepared.cohort.height
         out.print(f"  {name:14s} {len(entry['columns']):5d} features, present in {100 * present:5.1f} % of units")
@@ -334,8 +368,9 @@ def _print_attrition(prepared: "Prepared") -> None:
         out.print(f"LEAKY TASK: {manifest['leaky']}", style="bold red")
     out.print(manifest["title"])
     for step in manifest["attrition"]:
-        positives = "" if step["positives"] is None else f", {step['positives']} positive"
-        out.print(f"  {step['units']:>9,} units, {step['patients']:>9,} patients{positives}: {step['rule']}")
+        labels = "" if step["positives"] is None else f", {step['positives']} positive"
+        labels += "".join(f", {count:,} {name}" for name, count in step.get("classes", {}).items())
+        out.print(f"  {step['units']:>9,} units, {step['patients']:>9,} patients{labels}: {step['rule']}")
 
 
 def _print_study(study: "Study") -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 from polars import col
+from pydantic import ConfigDict
 
 from ovo_clinic.raw import RawFolder
 from ovo_clinic.registry import Options
@@ -19,6 +20,8 @@ from ovo_clinic.tables import Step
 
 class Range(Options):
     """One piece of a variable's plausible values: a result from low to high becomes result * scale + offset."""
+
+    model_config = ConfigDict(allow_inf_nan=True)  # ends may be open
 
     low: float
     high: float
@@ -47,7 +50,11 @@ class Window:
 
 
 def select(
-    units: pl.DataFrame, rules: Iterable[tuple[str, pl.Expr]], person: str, positive: pl.Expr
+    units: pl.DataFrame,
+    rules: Iterable[tuple[str, pl.Expr]],
+    person: str,
+    positive: pl.Expr | None = None,
+    classes: Mapping[str, pl.Expr] | None = None,
 ) -> tuple[pl.DataFrame, list[Step]]:
     """The units that pass all rules, and the attrition.
 
@@ -55,12 +62,15 @@ def select(
         units: one row a unit.
         rules: what is kept, in words, and as a condition on the units left by the rules before it; null = not kept.
         person: the column that names the patient.
-        positive: which units count as positive; null = not.
+        positive: which units count as positive; null = not. None = not counted.
+        classes: by name, which units are of the class; null = not. None = not counted.
     """
     steps = []
     for rule, condition in rules:
         units = units.filter(condition)
-        steps.append(Step(rule, units.height, units[person].n_unique(), units.filter(positive).height))
+        positives = None if positive is None else units.filter(positive).height
+        counts = None if classes is None else {name: units.filter(of).height for name, of in classes.items()}
+        steps.append(Step(rule, units.height, units[person].n_unique(), positives, counts))
     return units, steps
 
 

@@ -190,6 +190,8 @@ def load(name: str, overrides: Sequence[str] = ()) -> Experiment:
         for part in reversed(key.split(".")):
             value = {part: value}
         values = _merge(values, value)
+    if "folder" in values:
+        raise UserError("folder: is the config's own and cannot be set")
     values["folder"] = path.parent
     return check(Experiment, values)
 

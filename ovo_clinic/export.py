@@ -2,6 +2,7 @@
 
 import gzip
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -32,9 +33,8 @@ def export(prepared: Prepared, out: Path, kind: Format = "csv") -> list[Path]:
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out: {out} is not empty; name a new folder")
-    working = out.with_name(out.name + ".partial")
-    shutil.rmtree(working, ignore_errors=True)
-    working.mkdir(mode=0o700, parents=True)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    working = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         for name, frame in _tables(prepared):
             _write(frame, working / name, kind)
@@ -54,7 +54,8 @@ def _tables(prepared: Prepared) -> Iterator[tuple[str, pl.DataFrame]]:
     found = {name: prepared.array(name) for name in prepared.modalities}
     presence = {name: pl.Series(array.present.astype(np.uint8)) for name, array in found.items()}
     yield "presence", units.with_columns(**presence)
-    yield "attrition", pl.DataFrame(prepared.manifest["attrition"], infer_schema_length=None)
+    steps = [step | step.get("classes", {}) for step in prepared.manifest["attrition"]]
+    yield "attrition", pl.DataFrame(steps, infer_schema_length=None).select(pl.exclude("classes"))
     for name, array in found.items():
         yield name, _sequence(array, units) if array.offsets is not None else _vector(array, units)
 

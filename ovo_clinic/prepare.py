@@ -71,12 +71,20 @@ class Prepared:
         """The named modalities (None = all) in the spec's order.
 
         Raises:
-            UserError: one that the data set does not have.
+            UserError: one that the data set does not have, or that has no feature in it.
         """
         unknown = sorted(set(modalities or []) - set(self.modalities))
         if unknown:
             raise UserError(f"modalities: {', '.join(unknown)}: not in the data set; valid: {self.modalities}")
-        return [name for name in self.modalities if modalities is None or name in modalities]
+        chosen = [name for name in self.modalities if modalities is None or name in modalities]
+        empty = [name for name in chosen if not self.manifest["modalities"][name]["columns"]]
+        if empty:
+            rest = ",".join(name for name in chosen if name not in empty)
+            raise UserError(
+                f"modalities: {', '.join(empty)} has no feature in this data set (no training unit has it, or no code "
+                f"is frequent enough); leave it out: modalities=[{rest}]"
+            )
+        return chosen
 
     def rows(self, split: str) -> npt.NDArray[np.int64]:
         """Rows of one split whose label is known, ascending."""
@@ -185,9 +193,7 @@ def _request_digest(request: DataRequest) -> str:
 
 
 def _write(request: DataRequest, raw_folder: raw.RawFolder, files: list[Any], key: str, folder: Path) -> None:
-    function = spec.pipeline_function(request.spec, request.task_name, request.spec_path)
-    options = registry.arguments(function, request.options, "data")
-    result: tables.Tables = function(raw_folder, request.spec, **options)
+    result = _run_pipeline(request, raw_folder)
     cohort = _checked_cohort(result, request)
     split = splitting.split_units(cohort, request.split, request.task.target, request.task.identifiers)
     modalities = {}
@@ -217,8 +223,9 @@ def _write(request: DataRequest, raw_folder: raw.RawFolder, files: list[Any], ke
             part: cohort.filter(pl.Series(split == part))["patient_id"].n_unique() for part in splitting.SPLITS
         },
         "modalities": modalities,
-        "attrition": [asdict(step) for step in result.attrition],
-        "notes": dict(result.notes),
+        "patients_apart": splitting.patients_apart(cohort, split),
+        "attrition": [_described(step) for step in result.attrition],
+        "notes": dict(result.notes) | _absent_classes(cohort, split, request.task),
         "files": files,
         "digests": {
             "spec": request.spec.digest(),
@@ -229,6 +236,41 @@ def _write(request: DataRequest, raw_folder: raw.RawFolder, files: list[Any], ke
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     for path in folder.iterdir():
         path.chmod(0o600)
+
+
+def _described(step: tables.Step) -> dict[str, Any]:
+    return {name: value for name, value in asdict(step).items() if name != "classes" or value is not None}
+
+
+def _absent_classes(cohort: pl.DataFrame, split: npt.NDArray[np.str_], task: TaskSpec) -> dict[str, str]:
+    """Which classes of a multiclass task have no unit in a part: there, no metric over all classes is defined."""
+    if task.kind != "multiclass":
+        return {}
+    notes = {}
+    for part in splitting.SPLITS:
+        seen = set(cohort.filter(pl.Series(split == part))[task.target[0]].drop_nulls().cast(pl.Int64))
+        if absent := [name for code, name in enumerate(task.classes) if code not in seen]:
+            notes[f"classes without a unit in {part}"] = ", ".join(absent)
+    return notes
+
+
+def _run_pipeline(request: DataRequest, raw_folder: raw.RawFolder) -> tables.Tables:
+    """The tables of the pipeline; a private one's mistakes are its author's, who gets the line in question."""
+    function = spec.pipeline_function(request.spec, request.task_name, request.spec_path)
+    options = registry.arguments(function, request.options, "data")
+    path = resources.find("pipelines", request.spec.pipeline, request.spec_path.parent)
+    try:
+        result = function(raw_folder, request.spec, **options)
+    except UserError:
+        raise
+    except Exception as error:
+        if path.parent == resources.folder("pipelines"):
+            raise
+        place, line = resources.place_in(path, error), resources.first_line(error)
+        raise UserError(f"{place}: {type(error).__name__}: {line}; mend the pipeline") from None
+    if not isinstance(result, tables.Tables):
+        raise UserError(f"{path}: {function.__name__} returned {type(result).__name__}; it should return Tables")
+    return result
 
 
 def _checked_cohort(result: tables.Tables, request: DataRequest) -> pl.DataFrame:
@@ -276,12 +318,19 @@ def _attrition_line(steps: list[tables.Step]) -> str:
 
 
 def _check_columns(name: str, array: arrays.ModalityArray, request: DataRequest) -> None:
-    banned = {column.lower() for column in request.spec.banned}
+    banned = {column.lower() for column in request.spec.banned if column not in request.task.uses_banned}
     used = sorted({column.group for column in array.columns if column.group.lower() in banned})
     if used:
         raise UserError(
             f"{request.spec_path}: modality '{name}' uses columns that state the outcome: {', '.join(used)}"
         )
+    if array.values.dtype == np.float32:
+        infinite = np.isinf(array.values).any(axis=0)
+        wrong = [column.name for column, bad in zip(array.columns, infinite, strict=True) if bad]
+        if wrong:
+            raise UserError(
+                f"modality '{name}': {wrong[0]} holds values beyond 3e38, which no measurement is; mend them"
+            )
 
 
 def _remember(request: DataRequest, parent: Path, key: str) -> None:

@@ -11,8 +11,10 @@ import numpy.typing as npt
 
 from ovo_clinic.arrays import Column, ModalityArray
 
-# A robust bound: a measurement further than this from the training mean carries no more than "extreme".
+# A measurement further than this from the training mean carries no more than "extreme".
 CLIP_SD = 10.0
+# Values further from the median than this many interquartile ranges (a 999999 for "missing") do not set the scale.
+SPREADS = 10.0
 _BLOCK = 64  # columns fitted at once, so that memory stays at a fraction of the array
 
 
@@ -78,7 +80,8 @@ def fit(array: ModalityArray, training: npt.NDArray[np.int64]) -> Scaling:
         empty = missing.all(axis=0)
         values[:, empty] = 0.0
         fill[block] = np.nanmedian(values, axis=0)
-        filled = np.where(np.isnan(values), fill[block], values)
+        filled = np.where(missing, fill[block], values)
+        filled = _without_outliers(values, filled, fill[block])
         center[block], deviation = filled.mean(axis=0), filled.std(axis=0)
         scale[block] = np.where(deviation > 1e-8 * np.maximum(1.0, np.abs(center[block])), deviation, 1.0)
     return Scaling(
@@ -88,6 +91,15 @@ def fit(array: ModalityArray, training: npt.NDArray[np.int64]) -> Scaling:
         scale=scale.tolist(),
         indicators=_indicator_columns(array.columns, seen_missing),
     )
+
+
+def _without_outliers(
+    values: npt.NDArray[np.float64], filled: npt.NDArray[np.float64], median: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """The filled values, cut off far outside the middle half of the measured ones; a column without spread as it is."""
+    low, high = np.nanquantile(values, [0.25, 0.75], axis=0)
+    reach = np.where(high > low, SPREADS * (high - low), np.inf)
+    return np.clip(filled, median - reach, median + reach)
 
 
 def _indicator_columns(columns: Sequence[Column], missing: npt.NDArray[np.bool_]) -> list[int]:

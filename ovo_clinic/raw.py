@@ -20,6 +20,7 @@ from ovo_clinic.spec import TableSpec
 _DTYPES = {"integer": pl.Int64, "number": pl.Float64, "text": pl.String}
 _GZIP_MAGIC = b"\x1f\x8b"
 _SAMPLE_BYTES = 1 << 16
+_HEADER_BYTES = 1 << 20  # at most; one of 2,000 columns may take 100 KB
 _SAMPLE_ROWS = 1000
 _HASHED_BYTES = 1 << 20
 _PLAIN_INTEGER = re.compile(r"[+-]?\d+")
@@ -67,19 +68,20 @@ class RawFolder:
     def scan(self, table: str) -> pl.LazyFrame:
         """The declared columns by lower-case name: Int64, Float64 (null unless finite) or String (null where blank)."""
         file, columns = self._file(table), self._tables[table].columns
+        missing = ["", *self._tables[table].missing]
         text = {file.headers[name] for name in file.decorated}
         dtypes = {
             header: pl.String() if header in text else _DTYPES[columns[name]]() for name, header in file.headers.items()
         }
         if _is_parquet(file.path):
-            blanked = pl.scan_parquet(file.path).with_columns(pl.col(pl.String).replace("", None))
+            blanked = pl.scan_parquet(file.path).with_columns(pl.col(pl.String).replace(missing, None))
             frame = blanked.select(pl.col(name).cast(dtype) for name, dtype in dtypes.items())
         else:
             frame = pl.scan_csv(
                 file.path,
                 schema_overrides=dtypes,
                 infer_schema=False,
-                null_values="",
+                null_values=missing,
                 encoding="utf8-lossy",  # free text of old systems must not stop the reading
             )
         return frame.select(_column(name, kind, file) for name, kind in columns.items())
@@ -127,9 +129,14 @@ class RawFolder:
         return frame
 
     def fingerprint(self) -> list[dict[str, Any]]:
-        """Name, size and sha256 of head, middle and tail of each file; its date and folder make no difference."""
+        """Name, size and content hash of each file; its date and folder make no difference."""
         return [
-            {"table": table, "file": file.path.name, "bytes": file.path.stat().st_size, "sha256": _sampled(file.path)}
+            {
+                "table": table,
+                "file": file.path.name,
+                "bytes": file.path.stat().st_size,
+                "sha256": _content_hash(file.path),
+            }
             for table, file in self._files.items()
             if file is not None
         ]
@@ -221,20 +228,20 @@ def _head(path: Path) -> list[list[str]]:
     """The header and the first complete records of a file."""
     try:
         with path.open("rb") as file:
-            start = file.read(_SAMPLE_BYTES)
-        if start.startswith(_GZIP_MAGIC):
+            header, start = file.readline(_HEADER_BYTES), file.read(_SAMPLE_BYTES)
+        if header.startswith(_GZIP_MAGIC):
             with gzip.open(path) as file:
-                start = file.read(_SAMPLE_BYTES)
+                header, start = file.readline(_HEADER_BYTES), file.read(_SAMPLE_BYTES)
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise UserError(f"{path}: is cut off or damaged; {_AGAIN}") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); check its permissions") from None
+    complete, start = len(start) < _SAMPLE_BYTES, header + start
     if b"\0" in start or start.startswith(b"PK"):
         raise UserError(f"{path}: is not CSV text (an archive or a spreadsheet?); unpack it, or save it as CSV")
     text = start.decode("utf-8-sig", errors="replace")
     if text.lstrip().startswith("<"):
         raise UserError(f"{path}: is a web page, not CSV (a log-in page saved by mistake?); download the file again")
-    complete = len(start) < _SAMPLE_BYTES
     records = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
     if not records:
         raise UserError(f"{path}: is empty; {_AGAIN}")
@@ -264,11 +271,14 @@ def _column(name: str, kind: str, file: _File) -> pl.Expr:
     return column.alias(name)
 
 
-def _sampled(path: Path) -> str:
-    """sha256 of the first, middle and last mebibyte; of everything in a smaller file."""
+def _content_hash(path: Path) -> str:
+    """sha256 of the file; of a gzip file its first, middle and last mebibyte, which end with its own checksum."""
     size = path.stat().st_size
     digest = hashlib.sha256()
     with path.open("rb") as file:
+        if file.read(2) != _GZIP_MAGIC:
+            file.seek(0)
+            return hashlib.file_digest(file, "sha256").hexdigest()
         for start in sorted({0, max(0, (size - _HASHED_BYTES) // 2), max(0, size - _HASHED_BYTES)}):
             file.seek(start)
             digest.update(file.read(_HASHED_BYTES))

@@ -33,7 +33,7 @@ C = TypeVar("C", bound=Callable[..., Any])
 class Options(BaseModel):
     """Base of every schema: unknown keys are errors, defaults are checked too."""
 
-    model_config = ConfigDict(extra="forbid", validate_default=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", validate_default=True, frozen=True, allow_inf_nan=False)
 
 
 class Choice(BaseModel):
@@ -156,7 +156,7 @@ def option_schema(function: Callable[..., Any]) -> type[Options]:
     for parameter in inspect.signature(target).parameters.values():
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-            fields[parameter.name] = (hints[parameter.name], default)
+            fields[parameter.name] = (hints.get(parameter.name, Any), default)
     name = getattr(function, "__name__", "Options")
     return create_model(name, __base__=Options, **fields)
 

@@ -143,8 +143,11 @@ def _p_values(comparison: Comparison, metrics: Sequence[str], bootstrap: statist
                 row |= {"difference_low": interval.low, "difference_high": interval.high}
             found.append(row)
         for name in ("welch", "paired"):
-            for row, corrected in zip(found, statistics.holm([row[f"{name}_p"] for row in found]), strict=True):
-                row[f"{name}_p_holm"] = float(corrected)
+            # The two best heads are each other's best: one test that stands in two rows, and counts once.
+            tests = {frozenset((row["model"], row["against"])): row[f"{name}_p"] for row in found}
+            corrected = dict(zip(tests, statistics.holm(list(tests.values())), strict=True))
+            for row in found:
+                row[f"{name}_p_holm"] = float(corrected[frozenset((row["model"], row["against"]))])
         rows += found
     return pd.DataFrame(rows, columns=None if rows else ["metric", "model", "against"])
 
@@ -228,8 +231,8 @@ def caption(comparison: Comparison, table: ComparisonTable) -> str:
     parts[-1] += "."
     if table.tested:
         parts.append(
-            "p: Welch / paired by seed, against the best other head, Holm-corrected; they speak of seeds, not of "
-            "patients."
+            "p: Welch / paired by seed, against the best other head (best on these same test units), Holm-corrected; "
+            "they speak of seeds, not of patients."
         )
     if (table.rows["kind"] == "modality").any():
         parts.append("Alone: one modality without the others, and the share of test units that have it.")

@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import os
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -86,10 +87,27 @@ def load_pipeline(name: str, relative_to: Path | None = None) -> ModuleType:
     sys.modules[module_name] = module
     try:
         specification.loader.exec_module(module)
-    except BaseException:
+    except BaseException as error:
         del sys.modules[module_name]
-        raise
+        if shipped or not isinstance(error, Exception):
+            raise
+        raise UserError(
+            f"{place_in(path, error)}: {type(error).__name__}: {first_line(error)}; mend the file"
+        ) from None
     return module
+
+
+def place_in(path: Path, error: BaseException) -> str:
+    """`file, line n`: where in a private file an error came from; the file alone where it did not pass through it."""
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return f"{path}, line {error.lineno}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return f"{path}, line {lines[-1]}" if lines else str(path)
+
+
+def first_line(error: BaseException) -> str:
+    """First line of an error's message."""
+    return (str(error).splitlines() or [""])[0]
 
 
 def home() -> Path:

@@ -1,5 +1,6 @@
 """DatasetSpec: what the data of one data set are and who is in the cohort of each task (data_specs/*.yaml)."""
 
+import csv
 import hashlib
 import json
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from pydantic import Field, model_validator
 
 from ovo_clinic import resources
 from ovo_clinic.errors import UserError
-from ovo_clinic.registry import Options, check, option_schema
+from ovo_clinic.registry import Options, check, option_schema, suggest
 
 ColumnType = Literal["integer", "number", "text"]
 
@@ -20,7 +21,9 @@ class TableSpec(Options):
 
     Attributes:
         file: its name without `.csv` / `.csv.gz`; matched in any case.
-        columns: the columns that are read, by lower-case name, and their types; others are never looked at.
+        columns: the columns that are read, by lower-case name, and their types; others are never looked at. A file may
+            name one of the spec's `lists` instead: every `column` of that list, as text.
+        missing: texts that mean a missing value, beside the empty cell.
         unique: a column that may hold no value twice (a duplicate is an error).
         required: False = the file may be absent.
         source: which download it lies in, where there are several (`--raw iv=DIR cxr=DIR`).
@@ -28,6 +31,7 @@ class TableSpec(Options):
 
     file: str
     columns: dict[str, ColumnType]
+    missing: list[str] = []
     unique: str | None = None
     required: bool = True
     source: str = ""
@@ -41,6 +45,8 @@ class SplitSpec(Options):
         seed: of the shuffle.
         stratify: by whether any unit of the patient is positive (binary and multiclass tasks).
         by: a cohort column whose values are kept whole instead of single patients (`hospital_id`).
+        whole_patients: False = single units are drawn, as the OvO notebooks do it, so that a patient may stand in
+            several parts; how many do is recorded. Leaky tasks only.
     """
 
     train: float = Field(0.7, gt=0, lt=1)
@@ -49,12 +55,15 @@ class SplitSpec(Options):
     seed: int = 42
     stratify: bool = True
     by: str = "patient_id"
+    whole_patients: bool = True
 
     @model_validator(mode="after")
     def _sums_to_one(self) -> "SplitSpec":
         total = self.train + self.validation + self.test
         if abs(total - 1) > 1e-9:
             raise ValueError(f"train, validation and test should sum to 1, not {total:g}")
+        if not self.whole_patients and (self.stratify or self.by != "patient_id"):
+            raise ValueError("whole_patients: false goes only with stratify: false and without `by`")
         return self
 
 
@@ -71,6 +80,7 @@ class TaskSpec(Options):
         identifiers: further cohort columns whose values may not cross splits (a hospital admission).
         split: see SplitSpec.
         leaky: why the task's features know the outcome; printed, logged and shown wherever its numbers are.
+        uses_banned: columns banned in the spec that this task uses all the same, as its source did; leaky tasks only.
     """
 
     title: str
@@ -82,6 +92,23 @@ class TaskSpec(Options):
     identifiers: list[str] = []
     split: SplitSpec = SplitSpec()
     leaky: str | None = None
+    uses_banned: list[str] = []
+
+    @model_validator(mode="after")
+    def _leaks_say_so(self) -> "TaskSpec":
+        if self.uses_banned and self.leaky is None:
+            raise ValueError("uses_banned: needs a `leaky` reason")
+        self.check_split(self.split)
+        return self
+
+    def check_split(self, split: SplitSpec) -> None:
+        """Refuses to cut patients apart where the task does not say that it leaks.
+
+        Raises:
+            ValueError: `split.whole_patients` is off in a task without a `leaky` reason.
+        """
+        if not split.whole_patients and self.leaky is None:
+            raise ValueError("split.whole_patients: false puts patients on both sides; only a task marked `leaky` may")
 
 
 class DatasetSpec(Options):
@@ -94,6 +121,7 @@ class DatasetSpec(Options):
         raw: whether raw files are needed (`simulation` makes its own data).
         tables: the raw files that the pipeline reads, by the name it uses for them.
         modalities: name -> one line of what it holds; this order is the order everywhere.
+        lists: tables of codes or columns that lie beside the spec as csv files; in the YAML, name -> file name.
         banned: raw columns that state the outcome; no pipeline may name a feature after them.
         settings: what the pipeline needs beyond that (unit conversions, plausible ranges, code lists).
         tasks: by name.
@@ -105,6 +133,7 @@ class DatasetSpec(Options):
     raw: bool = True
     tables: dict[str, TableSpec] = {}
     modalities: dict[str, str]
+    lists: dict[str, list[dict[str, str]]] = {}
     banned: list[str] = []
     settings: dict[str, Any] = {}
     tasks: dict[str, TaskSpec]
@@ -135,7 +164,34 @@ def load(name: str, relative_to: Path | None = None) -> tuple[DatasetSpec, Path]
         UserError: no such spec, or a mistake in it, by its full path inside the file.
     """
     path = resources.find("data_specs", name, relative_to)
-    return check(DatasetSpec, resources.read_yaml(path), str(path)), path
+    return check(DatasetSpec, _with_lists(resources.read_yaml(path), path), str(path)), path
+
+
+def _with_lists(values: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The content of a spec's file, with its lists in place of their names."""
+    given, tables = values.get("lists", {}), values.get("tables", {})
+    if not isinstance(given, dict) or not isinstance(tables, dict):
+        return values  # the check of types that follows tells what is wrong
+    lists = {name: _read_list(path.parent / str(file), path) for name, file in given.items()}
+    tables = dict(tables)
+    for name, table in tables.items():
+        named = table.get("columns") if isinstance(table, dict) else None
+        if isinstance(named, str):
+            if named not in lists:
+                raise UserError(f"{path}: tables.{name}.columns: no list '{named}'{suggest(named, list(lists))}")
+            columns = {row.get("column", "").lower(): "text" for row in lists[named]}
+            if "" in columns:
+                raise UserError(f"{path}: lists.{named}: every row needs a name in its column `column`")
+            tables[name] = {**table, "columns": columns}
+    return {**values, "lists": lists, "tables": tables}
+
+
+def _read_list(file: Path, path: Path) -> list[dict[str, str]]:
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            return list(csv.DictReader(stream, restval=""))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: lists: {file.name} cannot be read ({error}); put it beside the spec") from None
 
 
 def task_options(spec: DatasetSpec, task: str, given: Mapping[str, Any], spec_path: Path) -> dict[str, Any]:

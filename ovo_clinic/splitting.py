@@ -1,6 +1,7 @@
 """Splits units by whole patients, and proves that nobody stands on two sides."""
 
 import math
+import random as python_random
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
@@ -35,6 +36,8 @@ def split_units(
     Raises:
         UserError: fewer than three groups, or no column of the name in `split.by`.
     """
+    if not split.whole_patients:
+        return _split_single_units(cohort["unit_id"], split)
     if split.by not in cohort.columns:
         raise UserError(f"split.by: the cohort has no column '{split.by}'; valid: {', '.join(cohort.columns)}")
     keys = dict.fromkeys(["patient_id", split.by, *identifiers])
@@ -58,6 +61,32 @@ def split_units(
     result = np.array([of_group[number] for number in group], dtype="<U10")
     assert_disjoint(cohort, result, list(keys))
     return result
+
+
+def patients_apart(cohort: pl.DataFrame, split: npt.NDArray[np.str_]) -> int:
+    """How many patients of the test part also stand in another; 0 wherever whole patients are split."""
+    table = cohort.select("patient_id").with_columns(test=pl.Series(split == "test"))
+    both = table.group_by("patient_id").agg(pl.col("test").any() & ~pl.col("test").all())
+    return int(both["test"].sum())
+
+
+def _split_single_units(units: pl.Series, split: SplitSpec) -> npt.NDArray[np.str_]:
+    """As the OvO notebooks cut TADPOLE: ids sorted as text, Python's shuffle, shares rounded down; the rest is test.
+
+    Source: rsinghlab/OvO, tadpole/create_torch_datasets.ipynb.
+
+    Raises:
+        UserError: fewer than three units, or a part without one.
+    """
+    order = np.argsort(units.cast(pl.String).to_numpy(), kind="stable").tolist()
+    python_random.Random(split.seed).shuffle(order)
+    train, validation = int(split.train * len(order)), int(split.validation * len(order))
+    if not (train and validation and len(order) > train + validation):
+        raise UserError(f"split: {len(order)} units are too few for training, validation and test")
+    names = np.empty(len(order), dtype="<U10")
+    names[order[:train]], names[order[train:]] = "train", "test"
+    names[order[train : train + validation]] = "validation"
+    return names
 
 
 def assert_disjoint(cohort: pl.DataFrame, split: npt.NDArray[np.str_], columns: Sequence[str]) -> None:

@@ -23,12 +23,14 @@ class Step:
         units: units left after the rule.
         patients: people left after the rule.
         positives: units left whose label is positive (binary tasks; None where the label is not known yet).
+        classes: units left of each class, by its name (multiclass tasks; None elsewhere).
     """
 
     rule: str
     units: int
     patients: int
     positives: int | None = None
+    classes: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)

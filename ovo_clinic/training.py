@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -269,21 +270,14 @@ def _fit(
     mode = "min" if monitor.endswith(("loss", "brier")) else "max"
     checkpoints = folder / "checkpoints"
     # At the end of the epoch: a checkpoint written during validation would resume inside the epoch.
-    keeper = ModelCheckpoint(
-        checkpoints,
-        "best",
-        monitor=monitor,
-        mode=mode,
-        save_last=True,
-        enable_version_counter=False,
-        save_on_train_epoch_end=True,
-    )
+    keeper = partial(ModelCheckpoint, checkpoints, enable_version_counter=False, save_on_train_epoch_end=True)
+    keepers = [keeper("best", monitor=monitor, mode=mode), keeper("last")]
     # The notice on which accelerator is used would come once per run; the result says it.
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="lightning")
         stopper = EarlyStopping(monitor, patience=settings.patience, mode=mode)
-        trainer = _trainer(settings, [stopper, keeper, *callbacks], folder)
+        trainer = _trainer(settings, [stopper, *keepers, *callbacks], folder)
         _fit_or_resume(trainer, module, data, checkpoints / "last.ckpt")
     # From disk, as with several devices the epochs passed in other processes.
     best, last = (
@@ -325,19 +319,29 @@ def _trainer(settings: TrainingConfig, callbacks: list[Callback], folder: Path) 
 
 
 def _fit_or_resume(trainer: lightning.Trainer, module: FusionModule, data: DataModule, last: Path) -> None:
-    """Fits from the last checkpoint, where there is one.
+    """Fits from the last checkpoint, where there is a whole one, else from the start.
 
     Raises:
         KeyboardInterrupt: Ctrl-C, for which Lightning would end the process with code 1 and go deaf to the next one.
     """
     handler = signal.getsignal(signal.SIGINT)
+    resume = last.is_file() and _is_whole(last) and _is_whole(last.with_name("best.ckpt"))
     try:
-        trainer.fit(module, datamodule=data, ckpt_path=str(last) if last.is_file() else None, weights_only=True)
+        trainer.fit(module, datamodule=data, ckpt_path=str(last) if resume else None, weights_only=True)
     except SystemExit:
         if not trainer.interrupted:
             raise
         signal.signal(signal.SIGINT, handler)
         raise KeyboardInterrupt from None
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether a checkpoint can be read; one that a full disk or a power cut left half-written is as good as none."""
+    try:
+        torch.load(checkpoint, map_location="cpu", weights_only=True)
+    except Exception:
+        return False
+    return True
 
 
 @torch.no_grad()

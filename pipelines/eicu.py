@@ -7,10 +7,11 @@ stay, and only what was known before the prediction. `paper_tables` is what the 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import polars as pl
 from polars import col
+from pydantic import Field
 
 from ovo_clinic import events
 from ovo_clinic.errors import UserError
@@ -28,6 +29,8 @@ _PLAUSIBLE = {"admissionheight": (100, 250), "admissionweight": (20, 300)}  # cm
 _TIMES = {"diagnosis": "diagnosisoffset", "treatment": "treatmentoffset", "medication": "drugstartoffset"}
 _TEXTS = {"diagnosis": "diagnosisstring", "treatment": "treatmentstring", "medication": "drugname"}
 
+NotNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
 Rule = tuple[str, pl.Expr]
 Built = tuple[ModalityTable, dict[str, int]]
 
@@ -42,12 +45,12 @@ def tables(
     raw: RawFolder,
     spec: DatasetSpec,
     *,
-    prediction_hours: float = 24,
-    lookback_hours: float = 6,
-    gap_hours: float = 0,
+    prediction_hours: NotNegative = 24,
+    lookback_hours: NotNegative = 6,
+    gap_hours: NotNegative = 0,
     label: Literal["hospital", "icu"] = "hospital",
-    code_share: float = 0.01,
-    lab_share: float = 0.01,
+    code_share: Share = 0.01,
+    lab_share: Share = 0.01,
 ) -> Tables:
     """Death after the prediction time, from what was known before it; one stay per hospital stay.
 
@@ -64,7 +67,6 @@ def tables(
     Raises:
         UserError: a wrong option, or a mistake in the raw files.
     """
-    _check_not_negative(lookback_hours=lookback_hours, gap_hours=gap_hours, code_share=code_share, lab_share=lab_share)
     if "aps" in spec.modalities and prediction_hours < _APS_HOURS:
         raise UserError(
             f"data.prediction_hours: {prediction_hours:g}: modality 'aps' sums up the first {_APS_HOURS} hours; "
@@ -97,10 +99,10 @@ def paper_tables(
     raw: RawFolder,
     spec: DatasetSpec,
     *,
-    window_hours: float | None = None,
-    max_los_days: float | None = None,
-    token_share: float = 0.05,
-    lab_row_share: float = 0.00025,
+    window_hours: NotNegative | None = None,
+    max_los_days: NotNegative | None = None,
+    token_share: Share = 0.05,
+    lab_row_share: Share = 0.00025,
 ) -> Tables:
     """Death in hospital as in the OvO notebooks: the whole stay, complete cases only, no cleaning.
 
@@ -120,7 +122,6 @@ def paper_tables(
     """
     end = math.inf if window_hours is None else 60 * window_hours
     longest = math.inf if max_los_days is None else 1440 * max_los_days
-    _check_not_negative(window_hours=end, max_los_days=longest, token_share=token_share, lab_row_share=lab_row_share)
     positive = col(STATUS["hospital"]) == "Expired"
     cohort, attrition = events.select(_patient(raw), _paper_rules(longest), PERSON, positive)
     records = Records(raw, cohort.select(STAY), Window(-math.inf, end))
@@ -143,12 +144,6 @@ def paper_tables(
     ]
     cohort, steps = events.select(cohort, complete, PERSON, positive)
     return Tables(_cohort(cohort, positive), modalities, attrition + steps, notes)
-
-
-def _check_not_negative(**options: float) -> None:
-    for name, value in options.items():
-        if value < 0:
-            raise UserError(f"data.{name}: should be at least 0")
 
 
 def _build(

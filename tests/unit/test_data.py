@@ -163,3 +163,19 @@ def test_weighted_sampler_draws_classes_equally_often() -> None:
     weights = np.where(positive, 1 / 500, 1 / 9500)
     drawn = np.concatenate(list(BatchSampler(rows, 256, seed=0, weights=weights)))
     assert abs((drawn < 500).mean() - 0.5) < 0.02  # 4 standard errors
+
+
+def test_a_sentinel_in_a_few_cells_does_not_set_the_scale() -> None:
+    units = pl.Series("unit_id", range(1000))
+    values = np.random.default_rng(0).normal(5, 2, 1000)
+    with_sentinels = values.copy()
+    with_sentinels[:3] = 999_999
+    scalings = [
+        preprocessing.fit(
+            build(VectorTable(pl.DataFrame({"unit_id": units, "x": x})), units, np.ones(1000, bool)), np.arange(1000)
+        )
+        for x in (values, with_sentinels)
+    ]
+    assert scalings[0].scale[0] == pytest.approx(values.std(), rel=1e-6)
+    assert scalings[1].scale[0] == pytest.approx(values.std(), rel=0.5)
+    assert scalings[1].center[0] == pytest.approx(values.mean(), abs=0.2)

@@ -356,7 +356,7 @@ def test_aps_before_24_hours_is_refused(tmp_path: Path) -> None:
 
 
 def test_negative_option_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"data\.gap_hours: should be at least 0"):
+    with pytest.raises(UserError, match=r"data\.gap_hours: -1: input should be greater than or equal to 0"):
         run(raw_folder(tmp_path), gap_hours=-1)
 
 

@@ -60,6 +60,14 @@ def prepared(tmp_path: Path, home: Path) -> Prepared:
     return prepare(experiment.load(str(folder / "small.yaml")).data_request(), {})
 
 
+def test_a_neighbour_of_the_folder_is_left_alone(prepared: Prepared, tmp_path: Path) -> None:
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out.partial" / "thesis.txt").write_text("all of it")
+    export(prepared, tmp_path / "out")
+    assert (tmp_path / "out.partial" / "thesis.txt").read_text() == "all of it"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "out", "out.partial", "private"]
+
+
 def read(folder: Path, name: str) -> pd.DataFrame:
     path = folder / f"{name}.csv.gz"
     return pd.read_csv(path) if path.exists() else pd.read_parquet(folder / f"{name}.parquet")

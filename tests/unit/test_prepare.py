@@ -197,7 +197,7 @@ def test_manifest_holds_no_rows(config: Path, raw: Path) -> None:
 
 
 def test_a_failure_leaves_nothing(config: Path, raw: Path, home: Path) -> None:
-    with pytest.raises(RuntimeError, match="broken"):
+    with pytest.raises(UserError, match="RuntimeError: broken"):
         run(config, raw, "data.fail=true")
     assert folders(home) == []
     (raw / "people.csv").write_text("unit,person,admission,label,age\n1,a,1,0,1.5\n1,b,2,1,2.5\n")
@@ -279,3 +279,40 @@ def test_work_of_a_living_process_is_left_alone(config: Path, raw: Path, home: P
         assert any(name.endswith(".partial") for name in folders(home))
         process.communicate(timeout=60)
     assert process.returncode == 0 and len(folders(home)) == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("import polars as pl", "import polars as pl\nimport nothing_of_this_name", "line 5: ModuleNotFoundError"),
+        ("if fail:", "if fail", "SyntaxError"),
+        ('rows = raw.read("people")', "rows = undefined", "NameError: name 'undefined' is not defined"),
+        ("    return Tables(", "    Tables(", "tables returned NoneType; it should return Tables"),
+        ("factor: float = 1.0", "factor=1.0", None),
+    ],
+)
+def test_a_mistake_in_a_private_pipeline_is_one_line(
+    config: Path, raw: Path, old: str, new: str, message: str | None
+) -> None:
+    pipeline = config.with_name("people.py")
+    pipeline.write_text(PIPELINE.replace(old, new))
+    if message is None:
+        run(config, raw)
+        return
+    with pytest.raises(UserError, match="^[^\n]*$") as caught:
+        run(config, raw)
+    assert str(pipeline) in str(caught.value) and message in str(caught.value)
+
+
+def test_a_modality_without_a_feature_is_refused_when_it_is_used(config: Path, raw: Path) -> None:
+    config.with_name("people.py").write_text(PIPELINE.replace("Vocabulary(0.0)", "Vocabulary(0.9)"))
+    prepared = run(config, raw)
+    with pytest.raises(UserError, match=r"codes has no feature .* modalities=\[vitals,series\]"):
+        prepared.chosen(None)
+    assert prepared.chosen(["vitals"]) == ["vitals"]
+
+
+def test_a_number_that_no_float_holds_is_refused_by_name(config: Path, raw: Path) -> None:
+    config.with_name("people.py").write_text(PIPELINE.replace('pl.col("age") * factor', 'pl.col("age") * 1e300'))
+    with pytest.raises(UserError, match="modality 'vitals': age holds values beyond 3e38"):
+        run(config, raw)

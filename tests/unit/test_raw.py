@@ -171,6 +171,20 @@ def test_fault_of_the_program_keeps_its_error(tmp_path: Path) -> None:
         raw.collect(raw.scan("things").select("absent"), "things")
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_fingerprint_sees_an_edit_anywhere_that_keeps_the_size(tmp_path: Path, packed: bool) -> None:
+    rows = [f"{number},{number % 2}" for number in range(100_000, 1_000_000)]
+    found = []
+    for name, changed in (("a", rows), ("b", [*rows[:200_000], "300000,1", *rows[200_001:]])):
+        content = ("id,label\n" + "\n".join(changed) + "\n").encode()
+        path = tmp_path / name / ("t.csv.gz" if packed else "t.csv")
+        path.parent.mkdir()
+        path.write_bytes(gzip.compress(content, compresslevel=1, mtime=0) if packed else content)
+        tables = {"t": TableSpec(file="t", columns={"id": "integer"})}
+        found.append(RawFolder({"": path.parent}, tables).fingerprint()[0]["sha256"])
+    assert found[0] != found[1]
+
+
 def test_fingerprint_follows_content_not_place(tmp_path: Path) -> None:
     first, second, third = (tmp_path / name for name in ("a", "b", "c"))
     for path in (first, second, third):

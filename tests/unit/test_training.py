@@ -86,6 +86,17 @@ def test_an_interrupted_run_resumes_and_equals_an_undisturbed_one(prepared: Prep
     assert resumed["history"] == undisturbed["history"]
 
 
+@pytest.mark.parametrize("damaged", ["last.ckpt", "best.ckpt"])
+def test_a_damaged_checkpoint_is_as_good_as_none(prepared: Prepared, tmp_path: Path, damaged: str) -> None:
+    undisturbed = train(prepared, tmp_path / "a")
+    with pytest.raises(KeyboardInterrupt):
+        train(prepared, tmp_path / "b", callbacks=[_StopAfter(2)])
+    checkpoint = tmp_path / "b" / "checkpoints" / damaged
+    checkpoint.write_bytes(checkpoint.read_bytes()[:2000])
+    again = train(prepared, tmp_path / "b")
+    assert (again["metrics"], again["history"]) == (undisturbed["metrics"], undisturbed["history"])
+
+
 def test_a_finished_run_is_not_repeated(prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = train(prepared, tmp_path / "run")
     monkeypatch.setattr(training, "_fit", lambda *arguments: pytest.fail("trained again"))
