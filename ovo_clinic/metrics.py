@@ -75,7 +75,10 @@ def log_loss(probabilities: ArrayLike, target: ArrayLike) -> float:
         UndefinedMetric: no labelled unit.
     """
     p, y = labelled(probabilities, target)
-    return float(sklearn.metrics.log_loss(y, p, labels=range(p.shape[1] if p.ndim == 2 else 2)))
+    if p.ndim == 1:
+        return float(sklearn.metrics.log_loss(y, p, labels=(0, 1)))
+    p = p / p.sum(axis=1, keepdims=True)  # in float32 a row sums to one only nearly, which scikit-learn warns of
+    return float(sklearn.metrics.log_loss(y, p, labels=range(p.shape[1])))
 
 
 def mauc(probabilities: ArrayLike, target: ArrayLike, official_ties: bool = False) -> float:
