@@ -93,16 +93,21 @@ def _mean_over_layers(layers: list[Tensor]) -> float:
 
 
 @contextmanager
-def _outputs_of_cores(model: nn.Module) -> Iterator[list[tuple[Tensor, Tensor | None]]]:
-    """Collects (output (units,H,n,d), number of valid rows (units,H) or None) of every call of a core inside."""
-    outputs: list[tuple[Tensor, Tensor | None]] = []
+def _outputs_of_cores(model: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Collects (output (units,H,n,d), number of valid rows (units,H)) of every call of a core inside.
+
+    No row is valid where queries or values are all zero: a modality is absent, or OvO has no other one to compare with.
+    """
+    outputs: list[tuple[Tensor, Tensor]] = []
 
     def keep(core: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
         if output.ndim != 4:  # window and lpi are whole layers: their heads are not to be seen from outside
             return
-        mask = args[3] if len(args) > 3 else kwargs.get("query_mask")
-        rows = None if mask is None else mask.sum(dim=1, keepdim=True).expand(-1, output.shape[1])
-        outputs.append((output, rows))
+        q, _, v, *rest = args
+        mask = rest[0] if rest else kwargs.get("query_mask")
+        given = (q != 0).flatten(1).any(dim=1) & (v != 0).flatten(1).any(dim=1)
+        rows = given * (output.shape[2] if mask is None else mask.sum(dim=1))
+        outputs.append((output, rows[:, None].expand(-1, output.shape[1])))
 
     handles = [core.register_forward_hook(keep, with_kwargs=True) for core in attention_cores(model)]
     try:

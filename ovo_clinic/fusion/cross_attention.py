@@ -74,8 +74,8 @@ class CrossAttention(nn.Module):
         k = self._of_pairs(self.key(x), self.queried)
         v = self._of_pairs(self.value(x), self.queried)
         both = present[:, self.querying] & present[:, self.queried]
-        mask = both.flatten()[:, None].expand(-1, x.shape[2])
-        attended = merge_heads(self.core(q, k, v, mask, mask)).view(*both.shape, *x.shape[2:])
+        # No mask for the core: the tokens of a pair are all valid or all masked, and then their mean is zeroed.
+        attended = merge_heads(self.core(q, k, v)).view(*both.shape, *x.shape[2:])
         out: Tensor = self.out(mean_tokens(attended, both))
         return out.flatten(1)
 

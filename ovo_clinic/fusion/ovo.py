@@ -50,8 +50,9 @@ def one_versus_others(
     others = mean_of_others(x, present)
     query = others @ weight if weight.ndim == 2 else torch.einsum("bmhnd,mhde->bmhne", others, weight)
     keys = x.flatten(0, 1)
-    mask = present.flatten()[:, None].expand(-1, x.shape[3])
-    return core(query.flatten(0, 1), keys, keys, mask, mask, scale).view_as(x)
+    # No mask for the core: the tokens of a modality are all valid or all masked, and then the whole is zeroed.
+    attended = core(query.flatten(0, 1), keys, keys, scale=scale).view_as(x)
+    return attended.masked_fill(~present[:, :, None, None, None], 0)
 
 
 @FUSION.register("ovo")

@@ -74,6 +74,9 @@ class ModalityTokens(nn.Module):
 def stack_presence(given: Mapping[str, Tokens], names: Sequence[str]) -> Tensor:
     """(B,M) bool in the order of `names`; a modality that is not given is absent."""
     assert given, "no modality was given, so that the batch has no size"
+    masks = [given[name].mask for name in names if name in given]
+    if len(masks) == len(names) and all(mask.shape == masks[0].shape for mask in masks):
+        return torch.stack(masks, dim=1).any(dim=2)  # one operation, not one per modality
     absent = torch.zeros_like(next(iter(given.values())).present)
     return torch.stack([given[name].present if name in given else absent for name in names], dim=1)
 
@@ -99,14 +102,14 @@ def stack_vectors(given: Mapping[str, Tokens], names: Sequence[str]) -> tuple[Te
     """
     present = stack_presence(given, names)
     first = next(iter(given.values())).values
-    empty = first.new_zeros(()).expand(first.shape[0], first.shape[2])
-    x = torch.stack([_mean_token(given[name]) if name in given else empty for name in names], dim=1)
+    empty = first.new_zeros(()).expand(first.shape[0], 1, first.shape[2])
+    x = torch.cat([_mean_token(given[name]) if name in given else empty for name in names], dim=1)
     return x.masked_fill(~present[..., None], 0), present
 
 
 def _mean_token(tokens: Tokens) -> Tensor:
-    """Tokens (B,T,D) -> (B,D), the masked mean; any value where absent."""
+    """Tokens (B,T,D) -> (B,1,D), the masked mean; any value where absent."""
     if tokens.values.shape[1] == 1:
-        return tokens.values[:, 0]
-    total = tokens.values.masked_fill(~tokens.mask[..., None], 0).sum(dim=1)
-    return total / tokens.mask.sum(dim=1, keepdim=True).clamp_min(1)
+        return tokens.values
+    total = tokens.values.masked_fill(~tokens.mask[..., None], 0).sum(dim=1, keepdim=True)
+    return total / tokens.mask.sum(dim=1).clamp_min(1)[:, None, None]

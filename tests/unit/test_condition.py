@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,17 +110,27 @@ def test_a_head_without_attention_has_no_condition_number() -> None:
     assert condition_metrics(model("concat"), batch()) == {}
 
 
-def test_units_with_one_modality_are_counted_and_spoil_no_mean() -> None:
-    """OvO has nothing to compare with there: uniform attention, all rows alike."""
-    built, given = model("ovo", tokens=2), batch()
+@pytest.mark.parametrize("head", ["cross_attention", "ovo", "ovo_reference"])
+def test_units_without_a_second_modality_are_not_counted(head: str) -> None:
+    """There is nothing to attend to or from: attention is uniform and its rows are alike."""
+    built, given = model(head, heads=4), batch()
+    present = {name: mask.clone() for name, mask in given.masks.items()}
     for name in ("b", "steps"):
-        given.masks[name][:3] = False
-    found = condition_metrics(built, given)
-    assert found["rank_deficient_share"] == pytest.approx(3 / (3 + 6 * 3))
-    assert math.isfinite(found["condition_number"])
+        present[name][3:] = False
+    first = {name: x[:3] for name, x in given.inputs.items()}
+    alone = Batch(first, {name: mask[:3] for name, mask in present.items()}, given.target[:3], given.rows[:3])
+    found = condition_metrics(built, replace(given, masks=present))
+    assert found == pytest.approx(condition_metrics(built, alone), rel=1e-2)
     for name in ("b", "steps"):
-        given.masks[name][:] = False
-    assert condition_metrics(built, given) == {"rank_deficient_share": 1.0}
+        present[name][:] = False
+    assert condition_metrics(built, replace(given, masks=present)) == {}
+
+
+def test_without_full_rank_there_is_a_share_and_no_number() -> None:
+    built = model("self_attention", heads=2)
+    with torch.no_grad():
+        built.fusion.attention.value.weight[1:] = 0  # of each head's eight channels at most one is left
+    assert condition_metrics(built, batch()) == {"rank_deficient_share": 1.0}
 
 
 def experiment(*overrides: str) -> Experiment:
