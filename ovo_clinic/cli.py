@@ -384,7 +384,8 @@ def _print_study(study: "Study") -> None:
     out.print(report.caption(study.comparison, study.table))
     for note in study.table.notes:
         out.print(f"note: {note}", style="yellow")
-    out.print(f"\nTables (csv, LaTeX) and figures: {study.comparison.folder}")
+    out.print(f"\nData: {study.comparison.prepared.folder}")
+    out.print(f"Tables (csv, LaTeX) and figures: {study.comparison.folder}")
     for path in study.figures.values():
         out.print(f"  {path.name}")
     _print_mlflow(study.tracking_uri)

@@ -141,22 +141,30 @@ def condition_figure(histories: Histories, title: str = "") -> "Figure":
     return figure
 
 
-def interval_figure(rows: pd.DataFrame, metric: str, title: str = "") -> "Figure":
+def interval_figure(
+    rows: pd.DataFrame, metric: str, title: str = "", *, label: str = "", chance: float | None = None
+) -> "Figure":
     """One line per model: the mean over seeds of a test metric and its interval over patients.
 
     Args:
         rows: of `report.ComparisonTable`: model, and `metric` with _mean, _low and _high, as shares of 1.
         metric: its name in the columns.
         title: over all.
+        label: of the metric on the axis; its name by default.
+        chance: what a score that says nothing reaches, as a share of 1; drawn as a line.
     """
     figure, axes = _figure(width=6.4, height=0.9 + 0.34 * len(rows))
+    if chance is not None:
+        axes.axvline(100 * chance, **CHANCE)
     mean, low, high = (100 * rows[f"{metric}_{part}"].to_numpy(dtype=np.float64) for part in ("mean", "low", "high"))
     heights = np.arange(len(rows))[::-1]
     axes.hlines(heights, low, high, color=COLOURS[0], linewidth=1.6)
     axes.plot(mean, heights, "o", color=COLOURS[0], markersize=5)
     axes.set_yticks(heights, rows["model"].astype(str).tolist())
     figure.suptitle(title)
-    axes.set_xlabel(f"{_words(metric)}, % (95 % interval over patients)")
+    seeds = int(rows["seeds"].iloc[0])
+    dashed = "" if chance is None else "; dotted: chance"
+    axes.set_xlabel(f"{label or _words(metric)}, %: mean of {seeds} seeds, 95 % interval over patients{dashed}")
     axes.set_ylim(-0.6, len(rows) - 0.4)
     return figure
 
@@ -181,8 +189,10 @@ def draw_comparison(comparison: "Comparison", table: "ComparisonTable") -> dict[
         target = comparison.prepared.target[comparison.prepared.rows("test")]
         drawn["roc"] = roc_curves(predictions, target, title)
         drawn["pr"] = pr_curves(predictions, target, title)
-        for metric in ("auroc", "auprc"):
-            drawn[metric] = interval_figure(table.rows, metric, title)
+        classes = comparison.prepared.manifest["classes"]
+        for metric, chance in (("auroc", 0.5), ("auprc", table.prevalence)):
+            label = report.metric_title(metric, classes)
+            drawn[metric] = interval_figure(table.rows, metric, title, label=label, chance=chance)
     return {name: _save(figure, comparison.folder / f"{name}.png") for name, figure in drawn.items()}
 
 

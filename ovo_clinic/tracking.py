@@ -82,6 +82,8 @@ class Store:
                 socket.create_connection((server.hostname, server.port), timeout=10).close()
             self._client = MlflowClient(tracking_uri=uri)
             self._client.search_experiments(max_results=1)
+            if server.scheme == "sqlite" and server.path.strip("/"):
+                Path(server.path[1:]).chmod(0o600)
         except Exception as error:  # of MLflow, of a database driver, of one that is not installed
             reason = " ".join(str(error).split()) or type(error).__name__
             raise UserError(f"--tracking-uri: {self.uri} cannot be opened: {reason[:300]}") from None

@@ -92,12 +92,14 @@ def test_training_curves_mean_ends_with_the_shortest_seed() -> None:
 
 
 def test_interval_figure_shows_percent(tmp_path: Path) -> None:
-    rows = pd.DataFrame(
-        {"model": ["a", "b"], "auroc_mean": [0.7, 0.8], "auroc_low": [0.6, 0.7], "auroc_high": [0.8, 0.9]}
-    )
-    figure = figures.interval_figure(rows, "auroc")
+    bounds = {"auroc_mean": [0.7, 0.8], "auroc_low": [0.6, 0.7], "auroc_high": [0.8, 0.9]}
+    rows = pd.DataFrame({"model": ["a", "b"], "seeds": 3, **bounds})
+    figure = figures.interval_figure(rows, "auroc", label="AUROC died", chance=0.5)
     axes = figure.axes[0]
-    assert axes.lines[0].get_xdata() == pytest.approx([70, 80])
+    chance, points = axes.lines
+    assert list(chance.get_xdata()) == [50, 50]
+    assert points.get_xdata() == pytest.approx([70, 80])
+    assert axes.get_xlabel() == "AUROC died, %: mean of 3 seeds, 95 % interval over patients; dotted: chance"
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["a", "b"]
     assert axes.get_yticks()[0] > axes.get_yticks()[1]  # the first model is at the top
     figure.savefig(tmp_path / "interval.png")
