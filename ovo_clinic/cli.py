@@ -66,7 +66,7 @@ def demo(
     seeds: Annotated[int, typer.Option(min=1, help="Runs per head and modality.")] = 5,
     workers: Workers = None,
 ) -> None:
-    """Compares fusion heads on synthetic eICU data; no download.
+    """Compares fusion heads on synthetic eICU data.
 
     Synthetic raw files -> prepare -> compare -> table, figures, MLflow: the main job with nothing to download.
     """
@@ -107,7 +107,7 @@ def synth(
 
 @app.command()
 def prepare(task: Task, overrides: Overrides = None, raw: Raw = None) -> None:
-    """Turns raw files into a cached dataset; says who is in it."""
+    """Turns raw files into a cached dataset."""
     _print_prepared(_prepared(task, overrides, raw))
 
 
@@ -119,7 +119,7 @@ def export(
     raw: Raw = None,
     kind: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="csv.gz or parquet.")] = "csv",
 ) -> None:
-    """Writes the prepared cohort and features for other tools.
+    """Writes cohort and features for other tools.
 
     Cohort, split, presence and attrition, and per modality the unscaled, named features.
     """
@@ -197,7 +197,7 @@ def compare(
     tracking_uri: Uri = None,
     allow_remote_tracking: Remote = False,
 ) -> None:
-    """Trains fusion heads over the same seeds; with statistics.
+    """Compares fusion heads over the same seeds.
 
     All heads see the same splits; an interrupted comparison goes on where it was.
     """
@@ -263,7 +263,7 @@ def flops(
         bool, typer.Option("--paper", help="Count the published Delta-FLOPs again; needs no task.")
     ] = False,
 ) -> None:
-    """Counts and measures what encoders and fusion heads cost."""
+    """Counts and measures what encoders and heads cost."""
     if paper == (task is not None):
         raise UserError("flops: give a task, such as `ovo-clinic flops simulation`, or --paper and no task")
     if task is None:
