@@ -4,10 +4,12 @@ The spec's `tables` declare the files and the types of their columns; the task's
 and what each modality is made of. `ovo-clinic new-dataset` writes a first version of such a spec.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Annotated
 
 import polars as pl
+from pydantic import Field
 
 from ovo_clinic.errors import UserError
 from ovo_clinic.flat_options import Codes, Cohort, Modality, Sequence, Source, Summaries, Vector
@@ -25,6 +27,8 @@ from ovo_clinic.tables import (
     Vocabulary,
 )
 
+_Records = Codes | Summaries | Sequence
+
 _HOURS = {"minutes": 1 / 60, "hours": 1.0, "days": 24.0}
 
 
@@ -34,7 +38,7 @@ def tables(
     *,
     cohort: Cohort,
     modalities: dict[str, Modality],
-    prediction_hours: float | None = None,
+    prediction_hours: Annotated[float, Field(allow_inf_nan=False)] | None = None,
 ) -> Tables:
     """Reads the cohort and every modality.
 
@@ -48,7 +52,7 @@ def tables(
 
     Raises:
         UserError: a table or column that is not declared, a column of the wrong type, a unit that stands in two rows,
-            a label or a 0/1 column with other values.
+            a label or a 0/1 column with other values, an id or label that is not UTF-8 text.
     """
     _check_names(spec, cohort, modalities)
     frame, attrition = _cohort(raw, cohort)
@@ -57,17 +61,34 @@ def tables(
     notes: dict[str, int | float | str] = {}
     for name in spec.modalities:
         settings = modalities[name]
+        notes |= _uncut(name, settings, prediction_hours)
         if isinstance(settings, Vector):
-            found[name] = _vector(raw, spec, cohort, settings, units)
-            continue
-        if prediction_hours is not None and settings.time is None and not settings.known_before:
-            raise UserError(
-                f"data.modalities.{name}.time: is needed, as data.prediction_hours is given; name the column of times, "
-                "or set known_before: true where every record was known before that time"
-            )
-        found[name], dropped = _records(raw, cohort, settings, units, prediction_hours)
-        notes |= {f"{name}: {reason}": count for reason, count in dropped.items()}
+            found[name], counts = _vector(raw, spec, cohort, settings, units)
+        else:
+            found[name], counts = _records(raw, cohort, settings, units, prediction_hours)
+        notes |= {f"{name}: {reason}": count for reason, count in counts.items()}
     return Tables(frame, found, attrition, notes)
+
+
+def _uncut(name: str, settings: Modality, prediction_hours: float | None) -> dict[str, str]:
+    """A note on a modality that no prediction time cuts.
+
+    Raises:
+        UserError: records that should be cut have no time.
+    """
+    if isinstance(settings, Vector):
+        told = "no column of times, every value is taken as known before the prediction time"
+        return {} if prediction_hours is None else {name: told}
+    if prediction_hours is None:
+        return {name: "no prediction time, every record is used"}
+    if settings.time is not None:
+        return {}
+    if not settings.known_before:
+        raise UserError(
+            f"data.modalities.{name}.time: is needed, as data.prediction_hours is given; name the column of times, "
+            "or set known_before: true where every record was known before that time"
+        )
+    return {name: "known_before, every record is taken as known before the prediction time"}
 
 
 def _check_names(spec: DatasetSpec, cohort: Cohort, modalities: Mapping[str, Modality]) -> None:
@@ -106,7 +127,8 @@ def _cohort(raw: RawFolder, cohort: Cohort) -> tuple[pl.DataFrame, list[Step]]:
     extra = [*cohort.columns, *cohort.require]
     columns = {name: pl.col(name) for name in extra} | {name: _label(name, cohort) for name in cohort.labels}
     columns |= {"unit_id": pl.col(cohort.unit), "patient_id": pl.col(cohort.patient or cohort.unit)}
-    source = raw.collect(raw.scan(cohort.table), cohort.table)
+    source = raw.collect(_stripped(raw.scan(cohort.table)), cohort.table)
+    _check_text(source, [cohort.unit, cohort.patient or cohort.unit, *cohort.labels], file)
     _check_labels(source, cohort, file)
     frame = source.select(expression.alias(name) for name, expression in columns.items())
     _check_one_row_a_unit(frame, cohort.unit, file)
@@ -117,6 +139,27 @@ def _cohort(raw: RawFolder, cohort: Cohort) -> tuple[pl.DataFrame, list[Step]]:
     frame = frame.filter(pl.any_horizontal(pl.col(cohort.labels).is_not_null()))
     steps.append(_step("a label is known", frame, cohort))
     return frame.select(*dict.fromkeys(["unit_id", "patient_id", *cohort.labels, *cohort.columns])), steps
+
+
+def _stripped(table: pl.LazyFrame) -> pl.LazyFrame:
+    """A table whose texts have no blanks around them: `yes ` is `yes`, and one person is not two."""
+    return table.with_columns(pl.col(pl.String).str.strip_chars().replace("", None))
+
+
+def _garbled(names: Iterable[str]) -> pl.Expr:
+    """How many cells of text columns hold bytes that are no UTF-8 text (the reader puts U+FFFD in their place)."""
+    counts = (pl.col(name).cast(pl.String).str.contains("\ufffd").sum() for name in names)
+    return pl.sum_horizontal(pl.lit(0), *counts).alias("cells that are not UTF-8 text")
+
+
+def _check_text(table: pl.DataFrame, names: Iterable[str], file: Path) -> None:
+    for name in names:
+        garbled = table.select(_garbled([name])).item()
+        if garbled:
+            raise UserError(
+                f"{file}: column '{name}' holds {garbled} cell(s) that are not UTF-8 text, so that different values "
+                "could read as the same; save the file as CSV (UTF-8)"
+            )
 
 
 def _file(raw: RawFolder, source: Source) -> Path:
@@ -162,14 +205,18 @@ def _step(rule: str, frame: pl.DataFrame, cohort: Cohort) -> Step:
     return Step(rule, frame.height, frame["patient_id"].n_unique(), positives)
 
 
-def _vector(raw: RawFolder, spec: DatasetSpec, cohort: Cohort, settings: Vector, units: pl.DataFrame) -> VectorTable:
+def _vector(
+    raw: RawFolder, spec: DatasetSpec, cohort: Cohort, settings: Vector, units: pl.DataFrame
+) -> tuple[VectorTable, dict[str, int]]:
+    """The table of a modality of one row a unit, and what there is to count."""
     file = _file(raw, settings)
     unit = settings.unit or cohort.unit
     if not (settings.numeric or settings.binary or settings.categorical):
         settings = _by_type(spec, cohort, settings)
     columns = [column for _, column in settings.named(settings.numbers + settings.texts)]
-    query = raw.scan(settings.table).select(pl.col(unit).alias("unit_id"), *columns)
+    query = _stripped(raw.scan(settings.table)).select(pl.col(unit).alias("unit_id"), *columns)
     frame = raw.collect(query, settings.table)
+    _check_text(frame["unit_id"].alias(unit).to_frame(), [unit], file)
     _check_one_row_a_unit(frame, unit, file)
     frame = frame.join(units, on="unit_id", how="semi")
     for column in settings.binary:
@@ -179,14 +226,13 @@ def _vector(raw: RawFolder, spec: DatasetSpec, cohort: Cohort, settings: Vector,
                 f"{file}: column '{column}' is declared binary, and {wrong} cell(s) are neither 0 nor 1; "
                 "list it under numeric or categorical"
             )
-    return VectorTable(
-        frame.select(
-            "unit_id",
-            pl.col(settings.numeric).cast(pl.Float64).fill_nan(None),
-            pl.col(settings.binary).cast(pl.Boolean),
-            pl.col(settings.categorical).cast(pl.String),
-        )
+    frame = frame.select(
+        "unit_id",
+        pl.col(settings.numeric).cast(pl.Float64).fill_nan(None),
+        pl.col(settings.binary).cast(pl.Boolean),
+        pl.col(settings.categorical).cast(pl.String),
     )
+    return VectorTable(frame), frame.select(_garbled(settings.categorical)).row(0, named=True)
 
 
 def _by_type(spec: DatasetSpec, cohort: Cohort, settings: Vector) -> Vector:
@@ -204,11 +250,11 @@ def _by_type(spec: DatasetSpec, cohort: Cohort, settings: Vector) -> Vector:
 
 
 def _records(
-    raw: RawFolder, cohort: Cohort, settings: Codes | Summaries | Sequence, units: pl.DataFrame, until: float | None
+    raw: RawFolder, cohort: Cohort, settings: _Records, units: pl.DataFrame, until: float | None
 ) -> tuple[ModalityTable, dict[str, int]]:
     """The table of a modality of many rows a unit, and how many of its records were dropped, by reason."""
-    _file(raw, settings)
-    columns = {"unit_id": pl.col(settings.unit or cohort.unit)}
+    file, unit = _file(raw, settings), settings.unit or cohort.unit
+    columns = {"unit_id": pl.col(unit)}
     if settings.time is not None:
         columns["hours"] = pl.col(settings.time).cast(pl.Float64) * _HOURS[settings.time_unit]
     if isinstance(settings, Codes):
@@ -216,20 +262,19 @@ def _records(
     else:
         columns["variable"] = pl.col(settings.variable).cast(pl.String)
         columns["value"] = pl.col(settings.value).cast(pl.Float64).fill_nan(None)
-    source = raw.scan(settings.table).select(expression.alias(name) for name, expression in columns.items())
-    source = source.drop_nulls([name for name in columns if name != "hours"])
+    source = _stripped(raw.scan(settings.table)).select(expression.alias(name) for name, expression in columns.items())
+    if units.schema["unit_id"] == pl.String:
+        garbled = source.select(pl.col("unit_id").alias(unit)).filter(pl.col(unit).str.contains("\ufffd"))
+        _check_text(raw.collect(garbled, settings.table), [unit], file)
     source = source.join(units.lazy(), on="unit_id", how="semi")
-    drops = {}
-    if until is not None and settings.time is not None:
-        drops["records at or after the prediction time"] = pl.col("hours") >= until
-    if settings.time is not None and (until is not None or isinstance(settings, Sequence)):
-        drops["records of unknown time"] = pl.col("hours").is_null()
-    kept = source.filter(~rule for rule in drops.values()) if drops else source
-    frame = raw.collect(_reduced(kept, settings), settings.table)
-    counted: dict[str, int] = {}
-    if drops:  # a second pass over the file: what is dropped need not fit into memory
-        query = source.select(rule.sum().alias(reason) for reason, rule in drops.items())
-        counted = raw.collect(query, settings.table).row(0, named=True)
+    drops = _drops(settings, list(columns), until)
+    frame = raw.collect(_reduced(source.filter(~rule for rule in drops.values()), settings), settings.table)
+    # A second pass over the file: what is dropped need not fit into memory.
+    counts = [
+        *(rule.sum().alias(reason) for reason, rule in drops.items()),
+        _garbled({"code", "variable"} & set(columns)),
+    ]
+    counted = raw.collect(source.select(counts), settings.table).row(0, named=True)
     vocabulary = Vocabulary(settings.share)
     table: ModalityTable
     match settings:
@@ -242,7 +287,19 @@ def _records(
     return table, counted
 
 
-def _reduced(records: pl.LazyFrame, settings: Codes | Summaries | Sequence) -> pl.LazyFrame:
+def _drops(settings: _Records, columns: list[str], until: float | None) -> dict[str, pl.Expr]:
+    """Reasons to drop a record; at most one is true."""
+    needed = [name for name in columns if name not in ("unit_id", "hours")]
+    blank = pl.any_horizontal(pl.col(needed).is_null())
+    drops = {f"records with a blank {' or '.join(needed)}": blank}
+    if until is not None and settings.time is not None:
+        drops["records at or after the prediction time"] = ~blank & (pl.col("hours") >= until)
+    if settings.time is not None and (until is not None or isinstance(settings, Sequence)):
+        drops["records of unknown time"] = ~blank & pl.col("hours").is_null()
+    return drops
+
+
+def _reduced(records: pl.LazyFrame, settings: _Records) -> pl.LazyFrame:
     """One row for each code, variable, or variable and time of a unit."""
     if isinstance(settings, Codes):
         return records.select("unit_id", "code").unique()

@@ -296,6 +296,11 @@ MISTAKES = {
     "data.cohort.labels=[dead]": "data.cohort.labels: table 'stays' has no column 'dead'",
     "data.cohort.unit=[1]": "data.cohort.unit: ",
     "data.prediction_hours=soon": "data.prediction_hours: 'soon': ",
+    "data.prediction_hours=.nan": "data.prediction_hours: nan: ",
+    "data.prediction_hours=.inf": "data.prediction_hours: inf: ",
+    "data.modalities.labs.share=.nan": "data.modalities.labs.share: nan: ",
+    "data.modalities.labs.share=-0.1": "data.modalities.labs.share: -0.1: ",
+    "split.train=.nan": "split.train: nan: ",
 }
 
 
@@ -313,6 +318,58 @@ def test_a_prediction_time_needs_times(source: Source) -> None:
         prepared(config, untimed)
     data = prepared(config, untimed, "data.modalities.diagnoses.known_before=true")
     assert sorted(features(data, "diagnoses").index) == sorted(untimed.diagnoses["stay_id"].unique())
+
+
+def test_what_no_prediction_time_cuts_is_noted(source: Source) -> None:
+    notes = prepared(described(source), source).manifest["notes"]
+    for name in ("labs", "diagnoses"):
+        assert notes[name] == "no prediction time, every record is used"
+    assert "stays" not in notes
+    untimed = Source(source.folder, source.stays, source.labs, source.diagnoses.drop(columns="hour"))
+    (source.folder.parent / "described" / "mine.spec.yaml").unlink()
+    (source.folder.parent / "described" / "mine.yaml").unlink()
+    data = prepared(described(untimed, prediction_hours=CUT), untimed, "data.modalities.diagnoses.known_before=true")
+    notes = data.manifest["notes"]
+    assert notes["stays"] == "no column of times, every value is taken as known before the prediction time"
+    assert notes["diagnoses"] == "known_before, every record is taken as known before the prediction time"
+    assert "labs" not in notes
+
+
+def test_blank_records_are_counted(source: Source) -> None:
+    source.labs.loc[[3, 8, 9], "variable"] = None
+    source.diagnoses.loc[[5, 6], "icd_code"] = None
+    notes = prepared(described(source), source).manifest["notes"]
+    blank = source.labs["variable"].isna() | source.labs["value"].isna()
+    assert notes["labs: records with a blank variable or value"] == blank.sum() > 20
+    assert notes["diagnoses: records with a blank code"] == 2
+
+
+def test_blanks_around_texts_make_no_difference(source: Source) -> None:
+    outcome = source.stays["Died"].map({0: "no", 1: "yes"})
+    source.stays["Died"] = outcome
+    plain = prepared(described(source, classes=["no", "yes"]), source)
+    sloppy = Source(source.folder, source.stays.copy(), source.labs.copy(), source.diagnoses.copy())
+    for frame, columns in ((sloppy.stays, ["Subject_ID", "Sex", "Died"]), (sloppy.labs, ["variable"])):
+        for column in columns:
+            frame.loc[::2, column] = frame.loc[::2, column] + " "
+    sloppy.write()
+    data = prepared(source.folder.parent / "described" / "mine.yaml", sloppy)
+    assert data.cohort["patient_id"].to_list() == plain.cohort["patient_id"].to_list()
+    assert data.target.tolist() == plain.target.tolist()
+    for name in data.modalities:
+        pd.testing.assert_frame_equal(features(data, name), features(plain, name))
+
+
+def test_text_that_is_not_utf8_is_counted_and_refused_in_ids(source: Source) -> None:
+    config = described(source)
+    source.stays.loc[[3, 4], "Sex"] = "männlich"
+    source.write()
+    source.stays.to_csv(source.folder / "stays.csv", index=False, encoding="latin-1")
+    assert prepared(config, source).manifest["notes"]["stays: cells that are not UTF-8 text"] == 2
+    source.stays.loc[[3, 4, 7], "Subject_ID"] = "Müller"
+    source.stays.to_csv(source.folder / "stays.csv", index=False, encoding="latin-1")
+    with pytest.raises(UserError, match="stays.csv: column 'subject_id' holds 3 cell.* not UTF-8 text.*CSV"):
+        prepared(config, source)
 
 
 def test_all_columns_by_type_but_never_the_outcome(source: Source) -> None:
