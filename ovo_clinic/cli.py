@@ -154,10 +154,10 @@ def new_dataset(
     written = write(
         name, files, folder, unit=unit, patient=patient, label=label, classes=values, prediction_hours=prediction_hours
     )
-    for path in written:
-        out.print(str(path))
+    for line in [*written.told, str(written.spec), str(written.config)]:
+        out.print(line, soft_wrap=True)
     out.print(
-        f"Read the lines with CHECK, then: ovo-clinic prepare {written[1]} --raw {files[0].parent}", soft_wrap=True
+        f"Read the lines with CHECK, then: ovo-clinic prepare {written.config} --raw {files[0].parent}", soft_wrap=True
     )
 
 

@@ -3,21 +3,32 @@
 Only names of columns and files are written, never a value from a row. What was guessed is marked CHECK in the spec.
 """
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from ovo_clinic.errors import UserError
-from ovo_clinic.flat_inspection import ID, SUFFIX, ColumnFacts, FlatFile, Parts, Wishes, find, look
+from ovo_clinic.flat_features import Guess, guess
+from ovo_clinic.flat_inspection import SUFFIX, FlatFile, look
+from ovo_clinic.flat_parts import Parts, Wishes, find, shown
 
-_TIME = re.compile(r"hour|time|offset|minute")
-_VARIABLE = re.compile(r"variable|name|test|item|label|parameter|measurement")
-_VALUE = re.compile(r"value|result|number|reading")
-_CODE = re.compile(r"code|icd|drug|diagnos|procedure|medication|treatment")
-_MOST_LEVELS = 50
+_ALL = 10**6
+_ONE_MODALITY = """# One modality: heads that relate modalities to each other, the default among them, need two.
+model: {fusion: concat}
+compare: {fusion: [concat, self_attention]}
+"""
+
+
+class Written(NamedTuple):
+    """What was written, and what the user should know of it, line by line."""
+
+    spec: Path
+    config: Path
+    told: list[str]
 
 
 def new_dataset(
@@ -30,7 +41,7 @@ def new_dataset(
     label: str | None = None,
     classes: Sequence[str] = (),
     prediction_hours: float | None = None,
-) -> list[Path]:
+) -> Written:
     """Writes `NAME.spec.yaml` and `NAME.yaml`, a config that the other commands take by its path.
 
     Args:
@@ -38,95 +49,102 @@ def new_dataset(
         files: csv, csv.gz or parquet files of one folder, which is later given as `--raw`.
         out: folder to write to; made where it is absent.
         unit: column that names the unit (a stay, a visit) in every file; guessed by default.
-        patient: column of the label's file that names the person; guessed by default.
+        patient: column of the label's file that names the person, or the unit's column where each row is a person of
+            its own; guessed by default.
         label: column to predict; guessed by default.
         classes: the label's values in order, the negative one first; needed unless it is 0 and 1.
         prediction_hours: records from this time on are dropped.
 
-    Returns:
-        The two files.
-
     Raises:
         UserError: one of them exists, or something cannot be guessed; the message lists the candidates.
     """
+    if prediction_hours is not None and not math.isfinite(prediction_hours):
+        raise UserError(f"--prediction-hours: {prediction_hours} should be a number of hours")
     wishes = Wishes(unit, patient, label, tuple(classes), prediction_hours)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
         raise UserError(f"NAME: '{name}' should be made of letters, digits, _ and -")
-    written = [out / f"{name}.spec.yaml", out / f"{name}.yaml"]
-    for path in written:
+    written = Written(out / f"{name}.spec.yaml", out / f"{name}.yaml", [])
+    for path in written[:2]:
         if path.exists():
             raise UserError(f"{path}: exists already; choose another name or --out, or remove it")
     looked_at = look(files)
     parts = find(looked_at, wishes)
-    text = "\n".join(_lines(name, looked_at, parts, wishes)) + "\n"
-    out.mkdir(parents=True, exist_ok=True)
-    written[0].write_text(text, encoding="utf-8")
-    written[1].write_text(f"# Differences from the defaults only.\ndataset: {name}.spec.yaml\n", encoding="utf-8")
-    return written
-
-
-def _features(file: FlatFile, parts: Parts) -> tuple[dict[str, Any] | None, list[str]]:
-    """(the options of the file's modality or None where none is seen, the columns that were left out)."""
-    candidates = {name: column for name, column in file.columns.items() if name not in parts.never}
-    if file.unique(parts.unit):
-        return _vector(file.table, candidates)
-    texts = [name for name, column in candidates.items() if column.type != "number"]
-    numbers = [name for name, column in candidates.items() if column.type != "text"]
-    time = next((name for name in numbers if _TIME.search(name)), None)
-    variable = next((name for name in texts if _VARIABLE.search(name) and name != time), None)
-    value = next((name for name in numbers if _VALUE.search(name) and name not in (time, variable)), None)
-    code = next((name for name in texts if _CODE.search(name) and name != time), None)
-    options: dict[str, Any]
-    if variable and value:
-        statistics = [*(["last"] if time else []), "min", "max", "mean", "count"]
-        options = {"kind": "summaries", "table": file.table, "variable": variable, "value": value}
-        options |= {"statistics": statistics}
-    elif code:
-        options = {"kind": "codes", "table": file.table, "code": code}
-    else:
-        return None, list(candidates)
-    options |= {"time": time} if time else {}
-    return options, [name for name in candidates if name not in options.values()]
-
-
-def _vector(table: str, columns: dict[str, ColumnFacts]) -> tuple[dict[str, Any] | None, list[str]]:
-    roles: dict[str, list[str]] = {"numeric": [], "binary": [], "categorical": []}
-    left_out = []
-    for name, column in columns.items():
-        if column.type != "number" and (ID.search(name) or column.type == "text" and column.distinct > _MOST_LEVELS):
-            left_out.append(name)
-        elif column.type == "text":
-            roles["categorical"].append(name)
-        else:
-            roles["binary" if column.zero_one and column.full else "numeric"].append(name)
-    filled = {role: names for role, names in roles.items() if names}
-    return ({"kind": "vector", "table": table, **filled} if filled else None), left_out
-
-
-def _lines(name: str, files: Sequence[FlatFile], parts: Parts, wishes: Wishes) -> Iterator[str]:
-    """The spec, line by line."""
-    modalities = {file.table: _features(file, parts) for file in files}
-    used = {table: options for table, (options, _) in modalities.items() if options is not None}
-    if not used:
+    guesses = {file.table: guess(file, parts) for file in looked_at}
+    modalities = sum(found.options is not None for found in guesses.values())
+    if not modalities:
         raise UserError("--csv: no file has a column that could be a feature; see docs of the flat_files pipeline")
-    zero_one = parts.cohort.columns[parts.label].zero_one
-    types = {file.table: {name: column.type for name, column in file.columns.items()} for file in files}
-    if not zero_one:
-        types[parts.cohort.table][parts.label] = "text"
-    for table, options in used.items():  # names and codes are read as they are spelt
-        types[table] |= {options[part]: "text" for part in ("code", "variable") if part in options}
+    text = "\n".join(_lines(name, looked_at, parts, guesses, wishes)) + "\n"
+    config = f"# Differences from the defaults only.\ndataset: {name}.spec.yaml\n"
+    out.mkdir(parents=True, exist_ok=True)
+    written.spec.write_text(text, encoding="utf-8")
+    written.config.write_text(config + (_ONE_MODALITY if modalities == 1 else ""), encoding="utf-8")
+    return written._replace(told=list(_told(looked_at, parts, guesses, wishes)))
+
+
+def _told(files: Sequence[FlatFile], parts: Parts, guesses: Mapping[str, Guess], wishes: Wishes) -> Iterator[str]:
+    """What was guessed, what was left out and why, and what is not understood."""
+    yield f"{parts.cohort.path.name}: unit {parts.unit}, patient {parts.patient}, label {parts.label}"
+    if wishes.prediction_hours is None and any("time" in (found.options or {}) for found in guesses.values()):
+        yield "no --prediction-hours: every record is used, whenever it was made"
+    for file in files:
+        found = guesses[file.table]
+        about = [f"left out, {reason}: {shown(names)}" for reason, names in found.by_reason().items()]
+        if found.options is None:
+            about.append("no modality was guessed for this file")
+        if found.uncut:
+            about.append(_uncut(file, found))
+        yield from (f"{file.path.name}: {line}" for line in [*about, *_doubtful(file, found)])
+
+
+def _uncut(file: FlatFile, found: Guess) -> str:
+    dates = [name for name in found.left_out if name in file.columns and file.columns[name].dates]
+    why = f"times in {shown(dates)} are dates, not hours since the index time" if dates else "no column of times"
+    return (
+        f"records of this table are not cut at any prediction time ({why}); add such hours, or say known_before: true "
+        "where all was known before"
+    )
+
+
+def _doubtful(file: FlatFile, found: Guess) -> Iterator[str]:
+    """Cells that are not what their column seems to be."""
+    for name in found.numbers():
+        column = file.columns[name]
+        if column.mixed:
+            others = column.filled - column.numbers
+            yield (
+                f"column {shown([name])} holds {column.numbers} numbers and {others} other texts, refused by prepare; "
+                f"correct them, list them under `missing` of table {file.table} in the spec, or drop the column"
+            )
+    missing = _missing(file, found)
+    if missing:
+        yield f"cells that read {' or '.join(missing)} are missing values"
+    for name in found.columns():
+        both = set(file.columns[name].not_available) & set(missing)
+        if found.is_spelt(name) and both:
+            yield f"column {shown([name])} holds {' and '.join(sorted(both))} too; say in the file what it means there"
+        if garbled := file.columns[name].not_utf8:
+            yield f"column {shown([name])} holds {garbled} cells that are not UTF-8 text; save the file as CSV (UTF-8)"
+
+
+def _missing(file: FlatFile, found: Guess) -> list[str]:
+    """Words such as NA that mean a missing value; not those of codes and variables, where NA may be sodium."""
+    columns = [column for name, column in file.columns.items() if not found.is_spelt(name)]
+    return sorted({word for column in columns for word in column.not_available})
+
+
+def _lines(
+    name: str, files: Sequence[FlatFile], parts: Parts, guesses: Mapping[str, Guess], wishes: Wishes
+) -> Iterator[str]:
+    """The spec, line by line."""
+    used = {table: found.options for table, found in guesses.items() if found.options is not None}
     yield "# Written by `ovo-clinic new-dataset` from the files' headers and types. Lines with CHECK are guesses."
     yield f"name: {_flow(name)}"
     yield f"title: {_flow(name)}"
     yield "pipeline: flat_files"
     yield "tables:"
     for file in files:
-        needed = {parts.unit, *_named(used.get(file.table, {}))}
-        needed |= {parts.patient, parts.label} if file is parts.cohort else set()
         if file.table in used or file is parts.cohort:
-            columns = {column: kind for column, kind in types[file.table].items() if column in needed}
-            stem = SUFFIX.sub("", file.path.name)
-            yield f"  {_flow(file.table)}: {_flow({'file': stem, 'columns': columns})}"
+            yield f"  {_flow(file.table)}: {_flow(_table(file, parts, guesses[file.table]))}"
     yield "modalities:"
     for table, options in used.items():
         yield f"  {_flow(table)}: {_flow(table + ', as ' + options['kind'])}"
@@ -146,33 +164,43 @@ def _lines(name: str, files: Sequence[FlatFile], parts: Parts, wishes: Wishes) -
         yield "      # prediction_hours: 24"
     yield "      cohort:  # CHECK: one row a unit; `patient` names the person, and no person stands in two splits"
     cohort: dict[str, Any] = {"table": parts.cohort.table, "unit": parts.unit, "patient": parts.patient}
-    cohort |= {"labels": [parts.label]} | ({} if zero_one else {"classes": list(wishes.classes)})
+    cohort |= {"labels": [parts.label]} | ({} if _zero_one(parts) else {"classes": list(wishes.classes)})
     yield from (f"        {key}: {_flow(value)}" for key, value in cohort.items())
     yield "      modalities:"
     for file in files:
-        yield from _modality_lines(file, *modalities[file.table])
+        yield from _modality_lines(file, guesses[file.table])
 
 
-def _modality_lines(file: FlatFile, options: dict[str, Any] | None, left_out: list[str]) -> Iterator[str]:
-    if options is None:
-        if left_out:
-            yield f"        # CHECK: nothing was guessed for {file.path.name} (columns {', '.join(left_out)})."
+def _zero_one(parts: Parts) -> bool:
+    return parts.cohort.columns[parts.label].zero_one
+
+
+def _table(file: FlatFile, parts: Parts, found: Guess) -> dict[str, Any]:
+    """The file's entry in the spec's `tables`."""
+    needed = {parts.unit, *found.columns()} | ({parts.patient, parts.label} if file is parts.cohort else set())
+    types: dict[str, str] = {name: column.type for name, column in file.columns.items() if name in needed}
+    types |= {name: "number" for name in found.numbers() if file.columns[name].mixed}
+    types |= {name: "text" for name in found.columns() if found.is_spelt(name)}
+    if file is parts.cohort and not _zero_one(parts):
+        types[parts.label] = "text"
+    missing = _missing(file, found)
+    return {"file": SUFFIX.sub("", file.path.name), "columns": types} | ({"missing": missing} if missing else {})
+
+
+def _modality_lines(file: FlatFile, found: Guess) -> Iterator[str]:
+    for reason, names in found.by_reason().items():
+        yield f"        # CHECK: left out of {file.path.name}, {reason}: {shown(names, _ALL)}"
+    if found.options is None:
         return
-    if options["kind"] == "summaries":
+    if found.options["kind"] == "summaries":
         yield "        # CHECK: `kind: sequence` (without `statistics`) keeps the time series instead."
-    if "time" in options:
+    if found.uncut:
+        yield f"        # CHECK: {_uncut(file, found)}."
+    elif "time" in found.options:
         yield "        # CHECK: `time` is in hours since the index time; `time_unit: minutes` or `days` says otherwise."
-    if left_out:
-        yield f"        # CHECK: left out as ids, free text or of unknown use: {', '.join(left_out)}"
+    yield from (f"        # CHECK: {line}." for line in _doubtful(file, found))
     yield f"        {_flow(file.table)}:"
-    yield from (f"          {key}: {_flow(value)}" for key, value in options.items())
-
-
-def _named(options: dict[str, Any]) -> Iterator[str]:
-    """Columns that a modality's options name."""
-    for key, value in options.items():
-        if key not in ("kind", "table", "statistics"):
-            yield from value if isinstance(value, list) else [value]
+    yield from (f"          {key}: {_flow(value)}" for key, value in found.options.items())
 
 
 def _flow(value: Any) -> str:

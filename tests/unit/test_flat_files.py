@@ -83,8 +83,7 @@ def source(tmp_path: Path, home: Path) -> Source:
 
 def described(source: Source, **options: Any) -> Path:
     """The config that `new-dataset` writes."""
-    _, config = new_dataset("mine", source.write(), source.folder.parent / "described", **options)
-    return config
+    return new_dataset("mine", source.write(), source.folder.parent / "described", **options).config
 
 
 def edited(config: Path, **options: Any) -> Path:
@@ -211,7 +210,7 @@ def test_parquet_reads_as_csv_does(source: Source, tmp_path: Path) -> None:
     files = [folder / f"{name}.parquet" for name in ("stays", "labs", "diagnoses")]
     for path, frame in zip(files, (source.stays, source.labs, source.diagnoses), strict=True):
         frame.to_parquet(path)
-    _, config = new_dataset("mine", files, tmp_path / "from_parquet")
+    config = new_dataset("mine", files, tmp_path / "from_parquet").config
     from_parquet = prepare(experiment.load(str(config)).data_request(), {"": folder})
     assert from_parquet.modalities == from_csv.modalities == ["stays", "labs", "diagnoses"]
     for name in from_csv.modalities:
@@ -384,7 +383,7 @@ def test_all_columns_by_type_but_never_the_outcome(source: Source) -> None:
 
 
 def test_description_holds_no_values_and_bans_outcomes(source: Source) -> None:
-    spec_file, config = new_dataset("mine", source.write(), source.folder.parent)
+    spec_file, config, _ = new_dataset("mine", source.write(), source.folder.parent)
     text = spec_file.read_text() + config.read_text()
     content = yaml.safe_load(spec_file.read_text())
     assert content["banned"] == ["discharge_location"]
@@ -395,7 +394,7 @@ def test_description_holds_no_values_and_bans_outcomes(source: Source) -> None:
 
 
 def test_description_overwrites_nothing(source: Source) -> None:
-    spec_file, config = new_dataset("mine", source.write(), source.folder.parent)
+    spec_file, config, _ = new_dataset("mine", source.write(), source.folder.parent)
     config.unlink()
     before = spec_file.read_text()
     with pytest.raises(UserError, match="mine.spec.yaml: exists already"):
@@ -418,10 +417,188 @@ def test_unclear_parts_are_asked_for(source: Source) -> None:
     assert prepared(described(people, patient="MRN"), people).cohort["patient_id"].n_unique() > 1
 
 
+def one_file(tmp_path: Path, name: str = "stays", **columns: Any) -> Path:
+    """A table of 40 stays of 20 people, with these columns too (None takes one away)."""
+    rows = np.arange(40)
+    given = {
+        "stay_id": rows * 7 % 40 + 100,
+        "patient_id": rows // 2,
+        "age": 50 + rows % 13,
+        "died": (rows % 3 == 0) * 1,
+    }
+    frame = pd.DataFrame({key: value for key, value in (given | columns).items() if value is not None})
+    path = tmp_path / f"{name}.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+def told_of(path: Path, *others: Path, **options: Any) -> tuple[dict[str, Any], str]:
+    """(the task's options in the spec, what the command says)."""
+    written = new_dataset("one", [path, *others], path.parent / f"out_{path.stem}", **options)
+    spec = yaml.safe_load(written.spec.read_text())
+    return spec | {"options": spec["tasks"]["one"]["options"]}, "\n".join(written.told)
+
+
+PEOPLE = """Participant_ID participant_id pat_id subjid USUBJID study_id empi nhs_number NHS-Number case_no patientId
+patient SubjectNo mrn PID proband_id medical_record_number uniquepid""".split()
+
+
+@pytest.mark.parametrize("name", PEOPLE)
+def test_people_are_recognised(tmp_path: Path, name: str) -> None:
+    path = one_file(tmp_path, patient_id=None, **{name: np.arange(40) // 2 + 900})
+    spec, _ = told_of(path)
+    assert spec["options"]["cohort"]["patient"] == name.lower()
+
+
+@pytest.mark.parametrize("name", ["lipid", "rapid", "covid", "hr", "los_group", "pt"])
+def test_no_person_is_guessed_where_none_is_named(tmp_path: Path, name: str) -> None:
+    path = one_file(tmp_path, patient_id=None, **{name: np.arange(40) // 2 + 900, "ward_code": np.arange(40) // 2})
+    expected = "^--patient: no column of stays.csv .* candidates: .*ward_code.*--patient stay_id where each row"
+    with pytest.raises(UserError, match=expected) as raised:
+        told_of(path)
+    assert "\n" not in str(raised.value) and not list(tmp_path.glob("out_*"))
+    assert told_of(path, patient="stay_id")[0]["options"]["cohort"]["patient"] == "stay_id"
+
+
+def test_a_decimal_column_is_no_person(tmp_path: Path) -> None:
+    path = one_file(tmp_path, patient_id=None, lipid=np.arange(40) + 0.5)
+    with pytest.raises(UserError, match="--patient: column 'lipid' of stays.csv holds decimal numbers"):
+        told_of(path, patient="lipid")
+
+
+def test_a_name_that_only_ends_like_an_id_is_a_feature(tmp_path: Path) -> None:
+    measured = dict.fromkeys(["covid", "steroid", "opioid", "carotid", "fluid"], np.arange(40) // 2 + 3)
+    ids = dict.fromkeys(["ward_id", "deviceId", "encounter_no"], np.arange(40) // 2 + 3)
+    spec, told = told_of(one_file(tmp_path, **measured, **ids))
+    assert spec["options"]["modalities"]["stays"]["numeric"] == ["age", *measured]
+    assert "stays.csv: left out, an id: ward_id, deviceid, encounter_no" in told
+
+
+OUTCOMES = """los icu_los ICULOS hospital_los_days length_of_stay disposition vital_status ventilator_days exitus
+mortality expired dod deceased date_of_death discharge_ward alive icu_days ventilator_free_days hospiceCare""".split()
+
+
+def test_what_follows_the_outcome_is_banned(tmp_path: Path) -> None:
+    harmless = dict.fromkeys(["glos", "dodge", "event_days_before", "studied_drug_dose"], np.arange(40) // 2 + 3)
+    columns = dict.fromkeys(OUTCOMES, np.arange(40) // 2 + 3)
+    spec, told = told_of(one_file(tmp_path, **columns, **harmless), label="died")
+    assert spec["banned"] == sorted(name.lower() for name in OUTCOMES)
+    assert spec["options"]["modalities"]["stays"]["numeric"] == ["age", *harmless]
+    assert "stays.csv: left out, states or follows the outcome (banned): los, icu_los" in told
+
+
+def test_times_that_are_dates_cut_nothing_and_the_command_says_so(tmp_path: Path) -> None:
+    labs = pd.DataFrame({"stay_id": np.arange(80) // 2 + 100, "variable": "sodium", "value": np.arange(80) / 7})
+    labs["charttime"] = pd.date_range("2101-01-01", periods=80, freq="h").astype(str)
+    labs.to_csv(tmp_path / "labs.csv", index=False)
+    path = one_file(tmp_path, admitted="2101-01-01", seen="03.04.2101")
+    spec, told = told_of(path, tmp_path / "labs.csv")
+    assert "time" not in spec["options"]["modalities"]["labs"]
+    assert "labs.csv: records of this table are not cut at any prediction time (times in charttime are dates" in told
+    assert "stays.csv: left out, dates: admitted, seen" in told
+    written = (tmp_path / "out_stays" / "one.spec.yaml").read_text()
+    assert "# CHECK: records of this table are not cut at any prediction time" in written
+
+
+def test_row_numbers_are_no_feature(tmp_path: Path) -> None:
+    path = one_file(tmp_path, row=np.arange(40)[::-1] + 3)
+    pd.read_csv(path).to_csv(path)  # a column without a name
+    frame = pd.read_csv(path)  # which pandas calls "Unnamed: 0"
+    assert frame.columns[0] == "Unnamed: 0"
+    frame.to_csv(path)
+    assert path.read_text().startswith(",Unnamed: 0,stay_id")
+    spec, told = told_of(path)
+    assert spec["options"]["modalities"]["stays"]["numeric"] == ["age"]
+    assert "stays.csv: left out, row numbers: (no name), unnamed: 0, row" in told
+    data = prepare(experiment.load(str(tmp_path / "out_stays" / "one.yaml")).data_request(), {"": tmp_path})
+    assert [column.name for column in data.array("stays").columns] == ["age"]
+
+
+def test_cells_that_say_not_available_are_missing(tmp_path: Path, home: Path) -> None:
+    sodium = (np.arange(40) / 3 + 130).round(2).astype(str)
+    sodium[:6] = ["NA", "N/A", "NULL", ".", "NaN", ""]
+    spec, told = told_of(one_file(tmp_path, sodium=sodium))
+    assert spec["options"]["modalities"]["stays"]["numeric"] == ["age", "sodium"]
+    assert "stays.csv: cells that read . or N/A or NA or NULL or NaN are missing values" in told
+    data = prepare(experiment.load(str(tmp_path / "out_stays" / "one.yaml")).data_request(), {"": tmp_path})
+    found = features(data, "stays")["sodium"]
+    expected = pd.read_csv(tmp_path / "stays.csv", na_values=["."]).sort_values("stay_id")["sodium"]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert found.isna().sum() == 6
+
+
+def test_numbers_with_texts_among_them_are_told_and_refused(tmp_path: Path, home: Path) -> None:
+    potassium = (np.arange(40) / 20 + 3).round(2).astype(str)
+    potassium[[5, 9]] = "hemolyzed"
+    _, told = told_of(one_file(tmp_path, potassium=potassium, note=[f"note {row % 60}" for row in range(40)]))
+    assert "stays.csv: column potassium holds 38 numbers and 2 other texts" in told and "hemolyzed" not in told
+    spec_file = tmp_path / "out_stays" / "one.spec.yaml"
+    assert "hemolyzed" not in spec_file.read_text()
+    request = experiment.load(str(tmp_path / "out_stays" / "one.yaml")).data_request
+    with pytest.raises(UserError, match="'potassium' should be a number"):
+        prepare(request(), {"": tmp_path})
+    content = yaml.safe_load(spec_file.read_text())
+    content["tables"]["stays"]["missing"] = ["hemolyzed"]
+    spec_file.write_text(yaml.safe_dump(content, sort_keys=False))
+    assert features(prepare(request(), {"": tmp_path}), "stays")["potassium"].isna().sum() == 2
+
+
+def test_sodium_called_na_stays_a_variable(tmp_path: Path, home: Path) -> None:
+    labs = pd.DataFrame({"stay_id": np.arange(80) // 2 + 100, "variable": ["NA", "K"] * 40, "value": np.arange(80) / 7})
+    labs.to_csv(tmp_path / "labs.csv", index=False)
+    spec, _ = told_of(one_file(tmp_path), tmp_path / "labs.csv")
+    assert "missing" not in spec["tables"]["labs"]
+    labs["value"] = labs["value"].astype(str)
+    labs.loc[3, "value"] = "NA"
+    labs.to_csv(tmp_path / "labs.csv", index=False)
+    _, told = told_of(one_file(tmp_path, "again"), tmp_path / "labs.csv")
+    assert "labs.csv: column variable holds NA too" in told
+
+
+def test_a_unit_that_stands_twice_is_counted(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--unit: 'stay_id' has 3 value.s. twice.* stays.csv"):
+        told_of(one_file(tmp_path, stay_id=[1, 1, 1, 2, 2, *range(50, 85)]))
+
+
+def test_labels_with_blanks_around_them_are_the_same(tmp_path: Path) -> None:
+    path = one_file(tmp_path, died=None, outcome=["yes", "yes ", "no", " no"] * 10)
+    spec, _ = told_of(path, classes=["no", "yes"])
+    assert spec["options"]["cohort"]["classes"] == ["no", "yes"]
+
+
+def test_ids_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
+    path = one_file(tmp_path, patient_id=["Müller", "Böll"] * 20, ward=["Süd", "Nord"] * 20)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(UserError, match="stays.csv: column 'patient_id' holds 40 cell.* not UTF-8"):
+        told_of(path)
+    path.write_text(text.replace("ü", "ue").replace("ö", "oe").replace("Sued", "Süd"), encoding="latin-1")
+    assert "stays.csv: column ward holds 20 cells that are not UTF-8 text" in told_of(path)[1]
+
+
+def test_a_single_modality_gets_a_head_that_takes_one(tmp_path: Path) -> None:
+    told_of(one_file(tmp_path))
+    one = experiment.load(str(tmp_path / "out_stays" / "one.yaml"))
+    assert one.model.fusion.name == "concat"
+    assert [choice.name for choice in one.compare.fusion] == ["concat", "self_attention"]
+
+
+def test_two_modalities_keep_the_default_head(source: Source) -> None:
+    assert experiment.load(str(described(source))).model.fusion.name == "ovo"
+
+
+@pytest.mark.parametrize("hours", [float("nan"), float("inf")])
+def test_prediction_hours_are_finite(source: Source, hours: float) -> None:
+    with pytest.raises(UserError, match="^--prediction-hours: "):
+        described(source, prediction_hours=hours)
+
+
 def test_command_line(source: Source, tmp_path: Path) -> None:
     files = [str(path) for path in source.write()]
     done = CliRunner().invoke(
         app, ["new-dataset", "mine", "--csv", *files, "--out", str(tmp_path / "out"), "--unit", "Stay_ID"]
     )
     assert done.exit_code == 0, done.output
+    assert "stays.csv: unit stay_id, patient subject_id, label died" in done.output
+    assert "stays.csv: left out, states or follows the outcome (banned): discharge_location" in done.output
     assert prepared(tmp_path / "out" / "mine.yaml", source).modalities == ["stays", "labs", "diagnoses"]
