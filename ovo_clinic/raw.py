@@ -46,7 +46,8 @@ class RawFolder:
     """The raw files of one data set.
 
     Every file's name, header and first rows are checked on construction: a mistake shows before hours are spent.
-    Not noticed: a row with too few fields, beyond the first 64 KiB, reads as if its last fields were blank.
+    Not noticed: a row with too few fields, beyond the first 64 KiB, reads as if its last fields were blank;
+    `check_fields` looks for that.
 
     Args:
         folders: folder of each source; "" stands for every source that is not named.
@@ -85,6 +86,32 @@ class RawFolder:
                 encoding="utf8-lossy",  # free text of old systems must not stop the reading
             )
         return frame.select(_column(name, kind, file) for name, kind in columns.items())
+
+    def check_fields(self, table: str) -> None:
+        """Looks at every row of an unquoted csv file; a parquet file, or one with quotes, is left alone.
+
+        Raises:
+            UserError: a row has not as many fields as the header.
+        """
+        path = self._file(table).path
+        if _is_parquet(path):
+            return
+        # A separator that no text holds makes every line one field.
+        lines = pl.scan_csv(
+            path,
+            has_header=False,
+            schema={"line": pl.String},
+            separator="\x1f",
+            quote_char=None,
+            encoding="utf8-lossy",
+        )
+        fields = pl.col("line").str.count_matches(",", literal=True) + 1
+        counts = self.collect(
+            lines.drop_nulls().select(fields, quoted=pl.col("line").str.contains('"', literal=True)), table
+        )
+        wrong = counts.filter(pl.col("line") != pl.col("line").first()).height
+        if wrong and not counts["quoted"].any():
+            raise UserError(f"{path}: {wrong} rows have not the header's {counts['line'][0]} fields; {_AGAIN}")
 
     def collect(self, query: pl.LazyFrame, table: str) -> pl.DataFrame:
         """Runs a query on `scan(table)` with the streaming engine.

@@ -42,6 +42,9 @@ _UNREADABLE_DATE = -9223372037.0  # seconds since 1970 that pandas makes of one
 Rule = tuple[str, pl.Expr]
 Notes = dict[str, int | float | str]
 
+_DATED: list[Rule] = [("visit", pl.lit(True)), ("exam date known", col("date").is_not_null())]
+_LATEST: Rule = ("latest such visit of the person", col("place") == col("place").max().over(PERSON))
+
 
 class Settings(Options):
     """Settings of the data spec: what its list of columns does not say, and the published figures."""
@@ -86,15 +89,12 @@ def tables(
     """
     settings = _settings(spec)
     columns = _clean_columns(spec, settings.diagnostic_criteria if exclude_diagnostic_criteria else [], mri_regions)
-    text = _chronological(_read(raw, [*_VISIT, *map(_quality, (_LONGITUDINAL, _CROSS_SECTIONAL)), *_flat(columns)]))
+    text = _read(raw, [*_VISIT, *map(_quality, (_LONGITUDINAL, _CROSS_SECTIONAL)), *_flat(columns)])
     visits, notes = _visits(text, raw)
     values, more = _values(text, spec, columns, mri_quality, censor_columns)
-    visits = visits.with_columns(
-        _source_rows(visits, frame, carry_forward_days).alias(_source(name)) for name, frame in values.items()
-    ).with_columns(diagnosis="current")
-    complete = [(f"with {name}", col(_source(name)).is_not_null()) for name in values]
+    visits = _with_sources(_chronological(visits), values, carry_forward_days).with_columns(diagnosis="current")
     last = [("current diagnosis known", col("diagnosis").is_not_null()), _LATEST]
-    rules = [*_DATED, *([] if allow_missing_modalities else complete)]
+    rules = [*_DATED, *([] if allow_missing_modalities else _complete(values))]
     cohort, steps = _select(visits, rules + (last if unknown_diagnosis == "earlier_visit" else last[::-1]))
     notes |= more
     modalities: dict[str, ModalityTable] = {}
@@ -122,15 +122,12 @@ def paper_text_tables(
         UserError: a mistake in the raw file.
     """
     measured, listed = _clean_columns(spec, [], mri_regions=True), _paper_columns(spec)
-    text = _chronological(_read(raw, [*_VISIT, *_flat(measured), *_flat(listed)]))
+    text = _read(raw, [*_VISIT, *_flat(measured), *_flat(listed)])
     visits, notes = _visits(text, raw)
     values, more = _values(text, spec, measured, "any", False)
-    visits = visits.with_columns(
-        _source_rows(visits, frame, 0).alias(_source(name)) for name, frame in values.items()
-    ).with_columns(diagnosis=label)
-    complete = [(f"with {name}", col(_source(name)).is_not_null()) for name in values]
+    visits = _with_sources(_chronological(visits), values, 0).with_columns(diagnosis=label)
     known = (f"{label} diagnosis known", col("diagnosis").is_not_null())
-    cohort, steps = _select(visits, [*_DATED, *complete, known, _LATEST])
+    cohort, steps = _select(visits, [*_DATED, *_complete(values), known, _LATEST])
     # As numbers: one `<80` would make a category of the whole column.
     markers = [frame[name] for frame in values.values() for name in frame.columns if name in _biomarkers(spec)]
     chosen = _known(text[cohort["row"]]).with_columns(marker.gather(cohort["row"]) for marker in markers)
@@ -183,10 +180,6 @@ def paper_code_tables(raw: RawFolder, spec: DatasetSpec) -> Tables:
     return Tables(_cohort(cohort), modalities, steps + known, notes | _beside_published(spec, cohort, modalities))
 
 
-_DATED: list[Rule] = [("visit", pl.lit(True)), ("exam date known", col("date").is_not_null())]
-_LATEST: Rule = ("latest such visit of the person", col("row") == col("row").max().over(PERSON))
-
-
 def _settings(spec: DatasetSpec) -> Settings:
     return check(Settings, spec.settings, "settings")
 
@@ -233,6 +226,7 @@ def _biomarkers(spec: DatasetSpec) -> set[str]:
 
 def _read(raw: RawFolder, names: Iterable[str]) -> pl.DataFrame:
     """The named columns as text, null where blank, in the order of the file."""
+    raw.check_fields("visits")
     return raw.collect(
         raw.scan("visits").select(col(name.lower()).alias(name) for name in dict.fromkeys(names)), "visits"
     )
@@ -244,40 +238,31 @@ def _known(text: pl.DataFrame) -> pl.DataFrame:
     return stripped.with_columns(pl.when(~pl.all().is_in(_MISSING)).then(pl.all()))
 
 
-def _chronological(text: pl.DataFrame) -> pl.DataFrame:
-    """Rows by person and time, so that the order of the file counts for nothing; the visit columns made known."""
-    visit = _known(text.select(_VISIT))
-    return text.with_columns(visit)[visit.select(pl.arg_sort_by(_RID, _DATE, _MONTH, "VISCODE")).to_series()]
-
-
 def _number(name: str) -> pl.Expr:
-    return col(name).str.strip_chars().cast(pl.Float64, strict=False)
-
-
-_RID = _number("RID")
-_DATE = col("EXAMDATE").str.strip_chars().str.to_date("%Y-%m-%d", strict=False)
-_MONTH = pl.when(col("VISCODE") == "bl").then(0).otherwise(col("VISCODE").str.extract(r"^m(\d+)$").cast(pl.Int64))
+    return col(name).cast(pl.Float64, strict=False)
 
 
 def _visits(text: pl.DataFrame, raw: RawFolder) -> tuple[pl.DataFrame, Notes]:
     """What identifies each row, and its diagnoses: now (`current`) and at `baseline`, null where unknown."""
-    code, words = _number("DXCHANGE"), col("DX").str.split(" to ").list.last().str.strip_chars()
+    rid, code, words = _number("RID"), _number("DXCHANGE"), col("DX").str.split(" to ").list.last().str.strip_chars()
     by_code = code.replace_strict(_CURRENT_CODES, default=None, return_dtype=pl.Int8)
     by_text = words.replace_strict(_CURRENT_TEXTS, default=None, return_dtype=pl.Int8)
-    baseline = col("DX_bl").str.strip_chars().replace_strict(_BASELINE_TEXTS, default=None, return_dtype=pl.Int8)
-    visits = text.select(
-        ptid=col("PTID").str.strip_chars(),
-        viscode=col("VISCODE").str.strip_chars(),
-        patient_id=pl.when(_RID.floor() == _RID).then(_RID).cast(pl.Int64),
+    baseline = col("DX_bl").replace_strict(_BASELINE_TEXTS, default=None, return_dtype=pl.Int8)
+    visit = _known(text.select(_VISIT))
+    visits = visit.select(
+        ptid="PTID",
+        viscode="VISCODE",
+        patient_id=pl.when(rid.floor() == rid).then(rid).cast(pl.Int64),
         row=pl.int_range(pl.len()),
-        date=_DATE,
+        date=col("EXAMDATE").str.to_date("%Y-%m-%d", strict=False),
+        month=pl.when(col("VISCODE") == "bl").then(0).otherwise(col("VISCODE").str.extract(r"^m(\d+)$").cast(pl.Int64)),
         age=_number("AGE") + _number("Years_bl").fill_null(0),
         gender="PTGENDER",
         current=by_code.fill_null(by_text),
         baseline=baseline,
     ).with_columns(unit_id=pl.format("{}_{}", PERSON, "viscode"))
     _check_keys(visits, f"{raw.path('visits')}")
-    counts = text.select(
+    counts = visit.select(
         (by_code != by_text).sum().alias("visits whose DX and DXCHANGE disagree (DXCHANGE counts)"),
         (by_code.is_null() & by_text.is_not_null())
         .sum()
@@ -289,6 +274,11 @@ def _visits(text: pl.DataFrame, raw: RawFolder) -> tuple[pl.DataFrame, Notes]:
         (baseline.is_null() & col("DX_bl").is_not_null()).sum().alias("visits with an unknown text in DX_bl"),
     )
     return visits, counts.row(0, named=True)
+
+
+def _chronological(visits: pl.DataFrame) -> pl.DataFrame:
+    """Visits by person and time, numbered (`place`), so that the order of the file counts for nothing."""
+    return visits.sort(PERSON, "date", "month", "viscode").with_row_index("place")
 
 
 def _check_keys(visits: pl.DataFrame, path: str) -> None:
@@ -361,14 +351,24 @@ def _passed(text: pl.DataFrame, numbers: pl.DataFrame) -> pl.DataFrame:
     return checked
 
 
+def _complete(modalities: Iterable[str]) -> list[Rule]:
+    return [(f"with {name}", col(_source(name)).is_not_null()) for name in modalities]
+
+
+def _with_sources(visits: pl.DataFrame, values: Mapping[str, pl.DataFrame], days: float) -> pl.DataFrame:
+    """Visits with the row that each modality's values are taken from."""
+    return visits.with_columns(_source_rows(visits, frame, days).alias(_source(name)) for name, frame in values.items())
+
+
 def _source_rows(visits: pl.DataFrame, values: pl.DataFrame, days: float) -> pl.Series:
     """The row in which each visit's values of a modality stand: its own, an earlier one within `days`, or null."""
-    there = values.select(pl.any_horizontal(pl.exclude(pl.Boolean).is_not_null())).to_series()
+    there = values.select(pl.any_horizontal(pl.exclude(pl.Boolean).is_not_null())).to_series().gather(visits["row"])
     own = visits.select(PERSON, "date", own=pl.when(there).then("row"))
     if not days:
         return own["own"]
     earlier = own.with_columns(
-        row=col("own").forward_fill().over(PERSON), since=pl.when(there).then("date").forward_fill().over(PERSON)
+        row=col("own").forward_fill().over(PERSON),
+        since=pl.when(col("own").is_not_null()).then("date").forward_fill().over(PERSON),
     )
     near = (col("date") - col("since")).dt.total_days() <= days
     return earlier.select(col("own").fill_null(pl.when(near).then("row"))).to_series()
