@@ -57,6 +57,10 @@ class ColumnFacts:
         return self.type != "text" or self.mixed
 
 
+# One query over the measures of hundreds of columns takes polars minutes and gigabytes.
+_COLUMNS_AT_ONCE = 64
+
+
 @dataclass(frozen=True)
 class FlatFile:
     """A file, its name in the spec, its columns by lower-case name, and those that pandas made of row numbers."""
@@ -109,13 +113,11 @@ def _scan(path: Path, table: str) -> FlatFile:
     unnamed = [name for name in header if _UNNAMED.fullmatch(name)]
     names = [name for name in header if name not in unnamed]
     raw = RawFolder(folders, {table: TableSpec(file=stem, columns=dict.fromkeys(names, "text"))})
-    query = raw.scan(table).select(
-        measure.alias(f"{kind} {name}") for name in names for kind, measure in _measures(name).items()
-    )
-    found = raw.collect(query, table).row(0, named=True)
-    columns = {
-        name: _facts(words(header[name]), {kind: found[f"{kind} {name}"] for kind in _measures(name)}) for name in names
-    }
+    columns: dict[str, ColumnFacts] = {}
+    for start in range(0, len(names), _COLUMNS_AT_ONCE):
+        read = raw.collect(raw.scan(table).select(names[start : start + _COLUMNS_AT_ONCE]), table)
+        for name in read.columns:
+            columns[name] = _facts(words(header[name]), read.select(**_measures(name)).row(0, named=True))
     return FlatFile(path, table, columns, unnamed)
 
 

@@ -1,5 +1,7 @@
 """A private data set from three files to arrays, against plain pandas."""
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -514,6 +516,12 @@ def test_row_numbers_are_no_feature(tmp_path: Path) -> None:
     assert [column.name for column in data.array("stays").columns] == ["age"]
 
 
+def test_an_exported_split_is_no_feature(tmp_path: Path) -> None:
+    spec, told = told_of(one_file(tmp_path, split=["train", "test"] * 20, cv_fold=np.arange(40) % 5))
+    assert spec["options"]["modalities"]["stays"] == {"kind": "vector", "table": "stays", "numeric": ["age"]}
+    assert "stays.csv: left out, a split of the data: split, cv_fold" in told
+
+
 def test_cells_that_say_not_available_are_missing(tmp_path: Path, home: Path) -> None:
     sodium = (np.arange(40) / 3 + 130).round(2).astype(str)
     sodium[:6] = ["NA", "N/A", "NULL", ".", "NaN", ""]
@@ -602,3 +610,18 @@ def test_command_line(source: Source, tmp_path: Path) -> None:
     assert "stays.csv: unit stay_id, patient subject_id, label died" in done.output
     assert "stays.csv: left out, states or follows the outcome (banned): discharge_location" in done.output
     assert prepared(tmp_path / "out" / "mine.yaml", source).modalities == ["stays", "labs", "diagnoses"]
+
+
+def test_a_wide_file_is_looked_at_in_little_memory(tmp_path: Path) -> None:
+    names = ["stay_id", "patient_id", "died", *(f"v{number}" for number in range(300))]
+    rows = [",".join(["1.5"] * 300)] * 40
+    lines = [f"{stay},{stay // 2},{stay % 3 % 2},{row}" for stay, row in enumerate(rows)]
+    (tmp_path / "wide.csv").write_text("\n".join([",".join(names), *lines]) + "\n")
+    program = (
+        "import resource\nfrom pathlib import Path\nfrom ovo_clinic.new_dataset import new_dataset\n"
+        "new_dataset('wide', [Path('wide.csv')], Path('out'))\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    found = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert int(found.stdout.split()[-1]) < 1_000_000  # KB
+    assert "v299: number" in (tmp_path / "out" / "wide.spec.yaml").read_text()
