@@ -128,9 +128,9 @@ def paper_text_tables(
     visits = _with_sources(_chronological(visits), values, 0).with_columns(diagnosis=label)
     known = (f"{label} diagnosis known", col("diagnosis").is_not_null())
     cohort, steps = _select(visits, [*_DATED, *_complete(values), known, _LATEST])
-    # As numbers: one `<80` would make a category of the whole column.
-    markers = [frame[name] for frame in values.values() for name in frame.columns if name in _biomarkers(spec)]
-    chosen = _known(text[cohort["row"]]).with_columns(marker.gather(cohort["row"]) for marker in markers)
+    # Measurements as they were read above: one `<80` would make a category of the whole column.
+    measurements = [frame[cohort["row"]].select(pl.col(pl.Float64)) for frame in values.values()]
+    chosen = _known(text[cohort["row"]]).with_columns(pl.concat(measurements, how="horizontal"))
     modalities: dict[str, ModalityTable] = {}
     for name, columns in listed.items():
         kept = [column for column in _mostly_filled(chosen, columns) if column != "DXCHANGE"]

@@ -28,6 +28,7 @@ from ovo_clinic.tables import Tables
 SPEC, SPEC_PATH = specs.load("tadpole")
 COLUMNS = [row["column"] for row in SPEC.lists["columns"]]
 ABETA, TAU, PTAU = (f"{name}_UPENNBIOMK9_04_19_17" for name in ("ABETA", "TAU", "PTAU"))
+CAUDATE = "LEFT_CAUDATE_UCBERKELEYAV45_10_17_16"
 LONGITUDINAL, SECTIONAL = "UCSFFSL_02_01_16_UCSFFSL51ALL_08_01_16", "UCSFFSX_11_02_15_UCSFFSX51_08_01_16"
 MODALITIES = ["mri", "fdg_pet", "av45_pet", "csf", "cognitive_tests", "clinical"]
 # One value of each modality; whoever has no CSF gets {ABETA: " ", ...}.
@@ -584,13 +585,16 @@ def test_paper_text_features(tmp_path: Path) -> None:
         visit(1, **bookkeeping, **{TAU: "<80", status: "complete", "KIT_UPENNBIOMK9_04_19_17": "P06"}),
         visit(2, 6, **{**bookkeeping, "COLPROT": "ADNI1"}, **{TAU: "995"}, MOCA="-4"),
         visit(3, **{**bookkeeping, "COLPROT": "ADNI1", "SITE": "-4"}, **{TAU: "1003.7"}),
-        visit(4, **bookkeeping, **{TAU: "odd"}),
+        visit(4, **bookkeeping, **{TAU: "odd", CAUDATE: "odd"}),
     ]
+    for row in rows[:3]:
+        row[CAUDATE] = "1.5"
     result = tables(tmp_path, rows, "tadpole_paper_text")
     everyone = [f"{n}_{code}" for n, code in ((1, "bl"), (2, "m06"), (3, "bl"), (4, "bl"))]
     assert [value(result, "csf", TAU, unit) for unit in everyone] == [80, 995, 1003.7, None]
     assert [value(result, "clinical", "COLPROT", unit) for unit in everyone] == [1, 0, 0, 1]
     assert [value(result, "clinical", "SITE", unit) for unit in everyone] == [11, 11, None, 11]
+    assert [value(result, "av45_pet", CAUDATE, unit) for unit in everyone] == [1.5, 1.5, 1.5, None]  # no DATE
     assert value(result, "clinical", "EXAMDATE", "1_bl") == 1136073600  # 2006-01-01
     columns = {name: set(table.frame.columns) for name, table in result.modalities.items()}
     assert "MMSE" in columns["cognitive_tests"] and "MMSE_bl" not in columns["cognitive_tests"]
