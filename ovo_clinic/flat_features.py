@@ -12,6 +12,7 @@ _TIME = re.compile(r"hour|time|offset|minute")
 _VARIABLE = re.compile(r"variable|name|test|item|label|parameter|measurement")
 _VALUE = re.compile(r"value|result|number|reading")
 _CODE = re.compile(r"code|icd|drug|diagnos|procedure|medication|treatment")
+_SPLIT = re.compile(r"(^|_)(split|fold|partition)$")
 _MOST_LEVELS = 50
 
 
@@ -66,6 +67,8 @@ def guess(file: FlatFile, parts: Parts) -> Guess:
         elif name not in (parts.unit, parts.patient, parts.label):
             if column.filled == 0:
                 left_out[name] = "empty"
+            elif _SPLIT.search(column.words):
+                left_out[name] = "a split of the data"
             elif column.consecutive:
                 left_out[name] = "row numbers"
             else:
