@@ -5,7 +5,6 @@ import hashlib
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -282,9 +281,7 @@ def _digests(folder: Path) -> dict[str, str]:
 
 
 def test_same_seed_same_bytes(tmp_path: Path) -> None:
-    started = time.process_time()
     write(tmp_path / "a", patients=1000, seed=1)
-    assert time.process_time() - started < 10
     write(tmp_path / "b", patients=1000, seed=1)
     write(tmp_path / "c", patients=1000, seed=2)
     first, again, other = (_digests(tmp_path / name) for name in "abc")

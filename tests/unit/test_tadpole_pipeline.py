@@ -1,11 +1,7 @@
 """Rules of the three TADPOLE tasks on hand-made visits, one rule a test; expected values are written out."""
 
 import csv
-import json
-import os
 import random
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -684,28 +680,3 @@ def test_equal_figures_are_said_to_be_the_same(tmp_path: Path) -> None:
     told = SPEC.model_copy(update={"settings": SPEC.settings | ours})
     raw = RawFolder({"": write(tmp_path, [visit(1), visit(2)])}, SPEC.tables)
     assert str(function(raw, told).notes["units of each class"]).endswith("(the same)")
-
-
-# ---------------------------------------------------------------- size
-
-
-@pytest.mark.slow
-def test_a_file_of_full_size_is_prepared_quickly_in_little_memory(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ovo_clinic.cli"]
-    folder = tmp_path / "raw"
-    subprocess.run([*command, "synth", "tadpole", "--out", folder], check=True, capture_output=True)
-    measure = (
-        "import json, resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL);"
-        "used = resource.getrusage(resource.RUSAGE_CHILDREN);"
-        "print(json.dumps([used.ru_utime + used.ru_stime, used.ru_maxrss * 1024]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", measure, *command, "prepare", "tadpole_clean", "--raw", folder],
-        check=True,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OVO_CLINIC_HOME": str(tmp_path / "home")},
-    )
-    seconds, memory = json.loads(done.stdout)
-    assert seconds <= 10  # of processor time: other work on the machine does not count
-    assert memory <= 1.5e9
