@@ -193,6 +193,7 @@ def compare(
     fusion: Annotated[str | None, typer.Option(help="Heads, separated by commas; default: the config's.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs per head; default: the config's.")] = None,
     unimodal: Annotated[bool | None, typer.Option(help="Also train every modality alone.")] = None,
+    beside: Annotated[bool, typer.Option(help="Also under the task's other options, where it names some.")] = True,
     workers: Workers = None,
     tracking_uri: Uri = None,
     allow_remote_tracking: Remote = False,
@@ -211,12 +212,20 @@ def compare(
             fusion=_names(fusion),
             seeds=seeds,
             unimodal=unimodal,
+            beside=beside,
             workers=workers,
             tracking_uri=tracking_uri,
             allow_remote_tracking=allow_remote_tracking,
             on_progress=advance,
         )
     _print_study(study)
+    if study.beside is not None:
+        task_spec = study.comparison.prepared.manifest
+        other = study.beside.comparison.prepared.manifest["options"]
+        changed = {name: value for name, value in other.items() if value != task_spec["options"][name]}
+        settings = ", ".join(f"data.{name}={str(value).lower()}" for name, value in changed.items())
+        out.print(f"\nBeside it, the same with {settings}:", style="bold")
+        _print_study(study.beside)
 
 
 @app.command("evaluate-challenge")

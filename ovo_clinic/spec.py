@@ -23,10 +23,13 @@ class TableSpec(Options):
         file: its name without `.csv` / `.csv.gz`; matched in any case.
         columns: the columns that are read, by lower-case name, and their types; others are never looked at. A file may
             name one of the spec's `lists` instead: every `column` of that list, as text.
+        optional_columns: columns that are read where the file has them, and null where it has not.
+        renamed: other names that a column goes by, by its own (`race: [ethnicity]`).
         missing: texts that mean a missing value, beside the empty cell.
         unique: a column that may hold no value twice (a duplicate is an error).
         required: False = the file may be absent.
         source: which download it lies in, where there are several (`--raw iv=DIR cxr=DIR`).
+        folders: sub-folders of the download that may hold it, in order; the download's own folder comes last.
     """
 
     file: str
@@ -35,6 +38,14 @@ class TableSpec(Options):
     unique: str | None = None
     required: bool = True
     source: str = ""
+    folders: list[str] = []
+    optional_columns: dict[str, ColumnType] = {}
+    renamed: dict[str, list[str]] = {}
+
+    @property
+    def all_columns(self) -> dict[str, ColumnType]:
+        """Required and optional columns with their types, in order."""
+        return {**self.columns, **self.optional_columns}
 
 
 class SplitSpec(Options):
@@ -81,6 +92,7 @@ class TaskSpec(Options):
         split: see SplitSpec.
         leaky: why the task's features know the outcome; printed, logged and shown wherever its numbers are.
         uses_banned: columns banned in the spec that this task uses all the same, as its source did; leaky tasks only.
+        beside: options under which `compare` runs the task once more, so that both results are seen together.
     """
 
     title: str
@@ -93,6 +105,7 @@ class TaskSpec(Options):
     split: SplitSpec = SplitSpec()
     leaky: str | None = None
     uses_banned: list[str] = []
+    beside: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _leaks_say_so(self) -> "TaskSpec":

@@ -6,7 +6,7 @@ study.table.rows
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from ovo_clinic import experiment as experiments
 from ovo_clinic import figures, report, resources, runs, study, tracking
+from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepare import Prepared, prepare_task
 from ovo_clinic.report import ComparisonTable
 from ovo_clinic.study import Comparison
@@ -30,12 +31,14 @@ class Study:
         table: its numbers.
         figures: name -> PNG.
         tracking_uri: where MLflow holds it.
+        beside: the same comparison under the other options that the task's spec names; None where it names none.
     """
 
     comparison: Comparison
     table: ComparisonTable
     figures: Mapping[str, Path]
     tracking_uri: str
+    beside: "Study | None" = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ def compare(
     fusion: Sequence[str] | None = None,
     seeds: int | None = None,
     unimodal: bool | None = None,
+    beside: bool = True,
     workers: int | None = None,
     tracking_uri: str | None = None,
     allow_remote_tracking: bool = False,
@@ -79,6 +83,7 @@ def compare(
         fusion: heads (default: the config's).
         seeds: how many (default: the config's).
         unimodal: also train every modality alone (default: the config's).
+        beside: also under the other options that the task's spec says should be seen beside its own.
         workers: parallel processes (default: one per core).
         tracking_uri: MLflow store (default: local sqlite).
         allow_remote_tracking: permit a store on another machine.
@@ -91,14 +96,31 @@ def compare(
     experiment = experiments.load(task, overrides).with_compare({k: v for k, v in asked.items() if v is not None})
     study.check_options(experiment, experiment.compare.fusion)  # preparing may take hours
     store = tracking.Store(tracking.tracking_uri(tracking_uri, allow_remote_tracking))
-    prepared = prepare_task(experiment, raw)
+    workers = workers or study.default_workers()
+    found = _study(experiment, prepare_task(experiment, raw), store, workers, on_progress)
+    other = _other_options(experiment) if beside else None
+    if other is None:
+        return found
+    return replace(found, beside=_study(other, prepare_task(other, raw), store, workers, on_progress))
+
+
+def _other_options(experiment: Experiment) -> Experiment | None:
+    """The experiment under the options that its task wants seen beside; None where there are no other ones."""
+    request = experiment.data_request()
+    other = experiment.model_copy(update={"data": {**experiment.data, **request.task.beside}})
+    return None if dict(other.data_request().options) == dict(request.options) else other
+
+
+def _study(
+    experiment: Experiment, prepared: Prepared, store: tracking.Store, workers: int, on_progress: Progress
+) -> Study:
     comparison = study.compare(
         experiment,
         prepared,
         experiment.compare.fusion,
         experiment.compare.seeds,
         unimodal=experiment.compare.unimodal,
-        workers=workers or study.default_workers(),
+        workers=workers,
         on_progress=on_progress,
     )
     table = report.comparison_table(comparison)

@@ -97,6 +97,10 @@ def tables(
     rules = [*_DATED, *([] if allow_missing_modalities else _complete(values))]
     cohort, steps = _select(visits, rules + (last if unknown_diagnosis == "earlier_visit" else last[::-1]))
     notes |= more
+    criteria = ", ".join(settings.diagnostic_criteria)
+    notes["scores that the diagnosis is made from"] = (
+        f"{'left out' if exclude_diagnostic_criteria else 'among the features'}: {criteria}"
+    )
     modalities: dict[str, ModalityTable] = {}
     for name, frame in values.items():
         rows = cohort.select("unit_id", "row", source=_source(name)).drop_nulls()
