@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ovo_clinic.fusion.mechanism import SOFTMAX
+from ovo_clinic.attention.routing import SOFTMAX
 from ovo_clinic.registry import Choice, Options, suggest
 
 Count = Annotated[int, Field(ge=1)]

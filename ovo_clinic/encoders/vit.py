@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from ovo_clinic.attention.lpi import LocalPatchInteraction
 from ovo_clinic.attention.multihead import attention_layer
+from ovo_clinic.attention.routing import SOFTMAX, Eps, Routing, build_core, check_heads
 from ovo_clinic.attention.window import Grid
 from ovo_clinic.encoders.shapes import VIT_TI, VitShape
 from ovo_clinic.errors import UserError
-from ovo_clinic.fusion.mechanism import SOFTMAX, Eps, Routing, build_core, check_heads
 from ovo_clinic.registry import ATTENTION, ENCODERS, Choice
 from ovo_clinic.types import Modality, Tokens
 

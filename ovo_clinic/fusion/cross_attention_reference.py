@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
+from ovo_clinic.attention.routing import check_heads, check_modalities
 from ovo_clinic.fusion.cross_attention import directed_pairs
-from ovo_clinic.fusion.mechanism import check_heads, check_modalities
 from ovo_clinic.fusion.tokens import stack_vectors
 from ovo_clinic.registry import FUSION
 from ovo_clinic.types import Modality, Tokens, modality_names

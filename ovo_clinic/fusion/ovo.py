@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ovo_clinic.attention.multihead import projection
-from ovo_clinic.fusion.mechanism import SOFTMAX, Eps, Routing, build_core, check_modalities
+from ovo_clinic.attention.routing import SOFTMAX, Eps, Routing, build_core, check_modalities
 from ovo_clinic.fusion.tokens import ModalityTokens, mean_tokens, stacked_maps
 from ovo_clinic.registry import FUSION, Choice
 from ovo_clinic.types import AttentionCore, Modality, Tokens

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ovo_clinic.attention.precondition import Preconditioned
+from ovo_clinic.attention.routing import Eps, check_heads, check_modalities
 from ovo_clinic.attention.softmax import Softmax
-from ovo_clinic.fusion.mechanism import Eps, check_heads, check_modalities
 from ovo_clinic.fusion.ovo import one_versus_others
 from ovo_clinic.fusion.tokens import stack_vectors
 from ovo_clinic.registry import FUSION

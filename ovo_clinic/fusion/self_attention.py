@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor, nn
 
 from ovo_clinic.attention.multihead import attention_layer
-from ovo_clinic.fusion.mechanism import SOFTMAX, Eps, Routing, build_core
+from ovo_clinic.attention.routing import SOFTMAX, Eps, Routing, build_core
 from ovo_clinic.fusion.tokens import ModalityTokens, mean_tokens
 from ovo_clinic.registry import FUSION, Choice
 from ovo_clinic.types import Modality, Tokens

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
-from ovo_clinic.fusion.mechanism import check_heads
+from ovo_clinic.attention.routing import check_heads
 from ovo_clinic.fusion.tokens import stack_vectors
 from ovo_clinic.registry import FUSION
 from ovo_clinic.types import Modality, Tokens, modality_names

@@ -1,4 +1,4 @@
-"""Builds what attends inside a routing, and refuses what the routing cannot use."""
+"""Builds what attends inside a routing or an encoder, and refuses what it cannot use."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
