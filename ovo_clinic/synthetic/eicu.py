@@ -4,12 +4,11 @@ No row comes from a real person. The signal is described in `eicu_signal`: a par
 that only products of laboratory and APACHE latents tell.
 """
 
-import gzip
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -22,7 +21,7 @@ from ovo_clinic.synthetic.eicu_measurements import aps_table, lab_table
 from ovo_clinic.synthetic.eicu_patients import patient_table
 from ovo_clinic.synthetic.eicu_signal import Booleans, Floats
 from ovo_clinic.synthetic.eicu_stays import Stays, draw_stays
-from ovo_clinic.synthetic.folders import appearing
+from ovo_clinic.synthetic.folders import appearing, gzipped
 
 FILES = ("patient", "diagnosis", "treatment", "medication", "lab", "apacheApsVar", "oracle")
 CHUNK_LAB_ROWS = 250_000
@@ -67,7 +66,7 @@ def _write_files(folder: Path, patients: int, seed: int, lab_rows_per_stay: int)
     cohort = []
     step = max(20, min(2000, CHUNK_LAB_ROWS // (2 * lab_rows_per_stay)))
     with ExitStack() as stack:
-        files = {name: stack.enter_context(_gzip(folder / f"{name}.csv.gz")) for name in FILES}
+        files = {name: stack.enter_context(gzipped(folder / f"{name}.csv.gz")) for name in FILES}
         for start in range(0, patients, step):
             rng = np.random.default_rng([seed, start])
             stays = draw_stays(rng, min(step, patients - start), start)
@@ -141,10 +140,3 @@ def _auroc(label: Booleans, score: Floats) -> float | None:
     if not len(positives) or not len(negatives):
         return None
     return float(mannwhitneyu(positives, negatives).statistic / (len(positives) * len(negatives)))
-
-
-@contextmanager
-def _gzip(path: Path) -> Iterator[IO[bytes]]:
-    """A gzip file without name and time in its header, so that equal content gives equal bytes."""
-    with path.open("wb") as raw, gzip.GzipFile("", "wb", compresslevel=1, fileobj=raw, mtime=0) as packed:
-        yield cast(IO[bytes], packed)

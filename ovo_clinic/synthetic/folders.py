@@ -1,10 +1,12 @@
 """The folder that a synthetic data set is written to: there when complete, or not at all."""
 
+import gzip
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, cast
 
 from ovo_clinic.errors import UserError
 
@@ -30,3 +32,10 @@ def appearing(out: Path) -> Iterator[Path]:
         folder.replace(out)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def gzipped(path: Path) -> Iterator[IO[bytes]]:
+    """A gzip file without name and time in its header, so that equal content gives equal bytes."""
+    with path.open("wb") as raw, gzip.GzipFile("", "wb", compresslevel=1, fileobj=raw, mtime=0) as packed:
+        yield cast(IO[bytes], packed)
