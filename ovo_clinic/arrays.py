@@ -1,18 +1,22 @@
 """Turns a modality's table into a named array; vocabularies and levels come from the training units only."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ovo_clinic.tables import CodesTable, ModalityTable, SequenceTable, SummariesTable, VectorTable, Vocabulary
+from ovo_clinic.tables import CodesTable, SequenceTable, StepsTable, SummariesTable, VectorTable, Vocabulary
+
+if TYPE_CHECKING:
+    from ovo_clinic.types import ModalityKind  # its module loads torch
 
 Role = Literal["numeric", "binary", "count"]
 BLANK = "(blank)"
+_PARTS = ("present", "offsets", "hours", "index")
 
 
 @dataclass(frozen=True)
@@ -33,35 +37,84 @@ class Column:
 
 @dataclass(frozen=True)
 class ModalityArray:
-    """A modality's values for all units.
+    """A modality's values for all units; a memory-mapped one goes to another process as the name of its file.
 
     Attributes:
-        columns: F features, in order.
+        columns: F features, in order; of an image its channels, of token ids none.
         values: (N,F), or (steps,F) for a sequence; float32 with NaN = missing, or uint8 for codes. Rows of units in
-            which the modality is absent hold no information.
+            which the modality is absent hold no information. For images (n,1,H,W) uint8, for texts token ids (tokens,).
         present: (N,) bool, True where the table has a row of the unit.
-        offsets: for a sequence, (N+1,) int64: unit i owns the steps offsets[i] to offsets[i+1].
+        offsets: for a sequence or a text, (N+1,) int64: unit i owns the steps offsets[i] to offsets[i+1].
+        kind: as in `types.Modality`.
+        hours: (steps,) float64, the time of each step where no column holds it; for `export`.
+        index: for images, (N,) int64: the unit's row of `values`, -1 = absent.
+        vocabulary: for token ids, how many there are.
     """
 
     columns: list[Column]
     values: npt.NDArray[Any]
     present: npt.NDArray[np.bool_]
     offsets: npt.NDArray[np.int64] | None = None
+    kind: "ModalityKind" = "vector"
+    hours: npt.NDArray[np.float64] | None = None
+    index: npt.NDArray[np.int64] | None = None
+    vocabulary: int = 0
 
-    def describe(self) -> list[dict[str, str]]:
-        """Columns as plain values for the manifest."""
-        return [asdict(column) for column in self.columns]
+    def __post_init__(self) -> None:
+        assert (self.offsets is not None) == (self.kind in ("sequence", "text")), self.kind
+        assert (self.index is not None) == (self.kind == "image"), self.kind
+        assert self.kind != "text" or self.vocabulary > 0
+
+    def describe(self) -> dict[str, Any]:
+        """All but the arrays as plain values, for the manifest."""
+        described = {"kind": self.kind, "columns": [asdict(column) for column in self.columns]}
+        return described | ({"vocabulary": self.vocabulary} if self.vocabulary else {})
 
     def write(self, folder: Path, name: str) -> None:
-        """Writes `<name>.npy`, `<name>.present.npy` and, for a sequence, `<name>.offsets.npy`."""
+        """Writes `<name>.npy`, and `<name>.present.npy` and the like for what goes with the values."""
         np.save(folder / f"{name}.npy", self.values, allow_pickle=False)
-        np.save(folder / f"{name}.present.npy", self.present, allow_pickle=False)
-        if self.offsets is not None:
-            np.save(folder / f"{name}.offsets.npy", self.offsets, allow_pickle=False)
+        self.write_parts(folder, name)
+
+    def write_parts(self, folder: Path, name: str) -> None:
+        """Writes all but the values."""
+        for part in _PARTS:
+            if (array := getattr(self, part)) is not None:
+                np.save(folder / f"{name}.{part}.npy", array, allow_pickle=False)
+
+    @classmethod
+    def read(cls, folder: Path, name: str, described: Mapping[str, Any]) -> "ModalityArray":
+        """What `write` wrote, the values memory-mapped; `described` is what `describe` gave."""
+        files = {part: folder / f"{name}.{part}.npy" for part in _PARTS}
+        parts = {part: np.load(file, allow_pickle=False) for part, file in files.items() if file.is_file()}
+        return cls(
+            columns=[Column(**column) for column in described["columns"]],
+            values=_mapped(folder / f"{name}.npy"),
+            kind=described["kind"],
+            vocabulary=described.get("vocabulary", 0),
+            **parts,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        if isinstance(self.values, np.memmap):
+            state["values"] = self.values.filename
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        values = state["values"]
+        self.__dict__.update(state | {"values": values if isinstance(values, np.ndarray) else _mapped(values)})
 
 
-def build(table: ModalityTable, units: pl.Series, training: npt.NDArray[np.bool_]) -> ModalityArray:
-    """The array of one modality.
+def _mapped(file: Path) -> npt.NDArray[Any]:
+    values: npt.NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
+    return values
+
+
+TabularTable = VectorTable | CodesTable | SummariesTable | SequenceTable | StepsTable
+
+
+def build(table: TabularTable, units: pl.Series, training: npt.NDArray[np.bool_]) -> ModalityArray:
+    """The array of one modality; those of images and texts are made elsewhere.
 
     Args:
         table: from the pipeline; rows of units outside the cohort are left out.
@@ -69,6 +122,8 @@ def build(table: ModalityTable, units: pl.Series, training: npt.NDArray[np.bool_
         training: (N,) bool, True for training units.
     """
     position = pl.DataFrame({"unit_id": units, "_row": np.arange(units.len()), "_training": training})
+    if isinstance(table, StepsTable):
+        return _steps(table.frame, position)
     frame = table.frame.join(position, on="unit_id", how="inner")
     present = np.zeros(units.len(), dtype=np.bool_)
     present[frame["_row"].to_numpy()] = True
@@ -81,7 +136,7 @@ def build(table: ModalityTable, units: pl.Series, training: npt.NDArray[np.bool_
             columns, values = _summaries(frame, table, training, present)
         case SequenceTable():
             columns, values, offsets = _sequence(frame, table.vocabulary, training, present)
-            return ModalityArray(columns, values, present, offsets)
+            return ModalityArray(columns, values, present, offsets, kind="sequence")
     return ModalityArray(columns, values, present)
 
 
@@ -168,7 +223,32 @@ def _sequence(
     values = np.full((steps.height, len(kept) + 1), np.nan, dtype=np.float32)
     values[:, 0] = steps["hours"].cast(pl.Float32).to_numpy()
     values[found["_step"].to_numpy(), found["_column"].to_numpy() + 1] = found["value"].cast(pl.Float32).to_numpy()
-    lengths = np.bincount(steps["_row"].to_numpy(), minlength=training.size)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     columns = [Column("hours", "numeric", "hours"), *(Column(name, "numeric", name) for name in kept)]
-    return columns, values, offsets
+    return columns, values, _offsets(steps["_row"].to_numpy(), training.size)
+
+
+def _steps(frame: pl.DataFrame, position: pl.DataFrame) -> ModalityArray:
+    """Only the order of the rows is sorted, and columns are copied one by one: the frame may be large."""
+    keys = frame.select("unit_id", "hours").with_row_index("_place")
+    keys = keys.join(position, on="unit_id", how="inner").sort("_row", "hours")
+    assert not keys.select("_row", "hours").is_duplicated().any(), "a steps table has two rows of one unit and time"
+    names = [name for name in frame.columns if name not in ("unit_id", "hours")]
+    values = np.empty((keys.height, len(names)), dtype=np.float32)
+    for place, name in enumerate(names):
+        values[:, place] = frame[name].gather(keys["_place"]).cast(pl.Float32).fill_null(np.nan).to_numpy()
+    rows = keys["_row"].to_numpy()
+    present = np.zeros(position.height, dtype=np.bool_)
+    present[rows] = True
+    return ModalityArray(
+        columns=[Column(name, "binary" if frame[name].dtype == pl.Boolean else "numeric", name) for name in names],
+        values=values,
+        present=present,
+        offsets=_offsets(rows, position.height),
+        kind="sequence",
+        hours=keys["hours"].to_numpy(),
+    )
+
+
+def _offsets(rows: npt.NDArray[np.int64], units: int) -> npt.NDArray[np.int64]:
+    """(N+1,) where each unit's steps begin; `rows` names the unit of each step, ascending."""
+    return np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=units))]).astype(np.int64)

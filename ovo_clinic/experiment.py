@@ -8,10 +8,11 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field
 
-from ovo_clinic import provenance, resources, spec
+from ovo_clinic import provenance, resources, spec, split_lists
 from ovo_clinic.errors import UserError
 from ovo_clinic.registry import ENCODERS, FUSION, Choice, Options, Registry, check
 from ovo_clinic.spec import DatasetSpec, SplitSpec, TaskSpec
+from ovo_clinic.split_lists import SplitList
 
 
 class ModelConfig(Options):
@@ -89,6 +90,7 @@ class Experiment(Options):
         task: a task of that spec.
         data: options of the task's pipeline that differ from the spec's.
         split: settings of the split that differ from the spec's.
+        split_lists: files of a published split, which then takes the place of a drawn one.
         modalities: the ones used, all by default.
         model, training, compare: see there.
         seed: of the weights, the shuffling and the dropout.
@@ -99,6 +101,7 @@ class Experiment(Options):
     task: str
     data: dict[str, Any] = {}
     split: dict[str, Any] = {}
+    split_lists: list[Path] = []
     modalities: list[str] | None = None
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
@@ -116,7 +119,8 @@ class Experiment(Options):
         except ValueError as error:
             raise UserError(f"task '{self.task}': {error}") from None
         options = spec.task_options(dataset, self.task, _merge(task.options, self.data), path)
-        return DataRequest(dataset, path, self.task, options, split)
+        lists = split_lists.read([self.folder / file for file in self.split_lists])
+        return DataRequest(dataset, path, self.task, options, split, tuple(lists))
 
     def with_compare(self, settings: Mapping[str, Any]) -> "Experiment":
         """The same experiment with other settings of `compare`.
@@ -133,7 +137,7 @@ class Experiment(Options):
         Raises:
             UserError: an unknown encoder, head or option.
         """
-        values = self.model_dump(mode="json", exclude={"folder", "compare"})
+        values = self.model_dump(mode="json", exclude={"folder", "compare", "split_lists"})
         values["model"]["fusion"] = _with_defaults(FUSION, self.model.fusion, "model.fusion")
         values["model"]["encoders"] = {
             name: _with_defaults(ENCODERS, choice, f"model.encoders.{name}")
@@ -152,13 +156,22 @@ def _with_defaults(registry: Registry[Any], choice: Choice, path: str) -> dict[s
 
 @dataclass(frozen=True)
 class DataRequest:
-    """A task of a data set with every option resolved: what a prepared data set is the answer to."""
+    """A task of a data set with every option resolved: what a prepared data set is the answer to.
+
+    Attributes:
+        spec, spec_path: the data set, and the file that describes it.
+        task_name: of a task of it.
+        options: of the task's pipeline.
+        split: how units are split, unless there are lists.
+        lists: of a published split.
+    """
 
     spec: DatasetSpec
     spec_path: Path
     task_name: str
     options: Mapping[str, Any]
     split: SplitSpec
+    lists: tuple[SplitList, ...] = ()
 
     @property
     def task(self) -> TaskSpec:

@@ -2,16 +2,17 @@
 
 Nothing downstream of this module touches raw files. A prepared data set is a folder `cache/<dataset>/<key>` whose key
 is a hash of everything that decides its content: the spec, the task's resolved options, the split, the source of the
-pipeline and of this package's data modules, and the raw files' names, sizes and sampled content.
+pipeline and of this package's data modules, and the raw files' names, sizes and sampled content. Image files, of which
+a download may lack most, are known once the pipeline has chosen them; their names and sizes join the key then.
 """
 
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,131 +21,68 @@ import numpy.typing as npt
 import polars as pl
 
 import ovo_clinic
-from ovo_clinic import arrays, events, provenance, raw, registry, resources, spec, splitting, tables
+from ovo_clinic import (
+    checks,
+    modality_files,
+    provenance,
+    raw,
+    raw_folders,
+    registry,
+    resources,
+    sources,
+    spec,
+    split_lists,
+    splitting,
+    tables,
+)
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import DataRequest, Experiment
 from ovo_clinic.locks import locked
-from ovo_clinic.spec import TaskSpec
+from ovo_clinic.prepared import TASK_FIELDS, Prepared
 
-_FORMAT = 1
-_TASK_FIELDS = ("title", "kind", "target", "classes", "leaky")
+__all__ = ["Prepared", "find", "prepare", "prepare_task"]
 
-
-@dataclass(frozen=True)
-class Prepared:
-    """A prepared data set on disk.
-
-    Attributes:
-        folder: where it lies.
-        manifest: everything about it but the rows: task, columns, splits, hashes, attrition, notes.
-    """
-
-    folder: Path
-    manifest: Mapping[str, Any]
-
-    @classmethod
-    def open(cls, folder: Path) -> "Prepared":
-        """Opens a finished folder."""
-        return cls(folder, json.loads((folder / "manifest.json").read_text(encoding="utf-8")))
-
-    @cached_property
-    def cohort(self) -> pl.DataFrame:
-        """unit_id, patient_id, labels and further columns, sorted by unit_id: row i of every array."""
-        return pl.read_parquet(self.folder / "cohort.parquet")
-
-    @cached_property
-    def split(self) -> npt.NDArray[np.str_]:
-        """(N,) `train`, `validation` or `test`."""
-        return pl.read_parquet(self.folder / "split.parquet")["split"].to_numpy().astype("<U10")
-
-    @property
-    def task(self) -> TaskSpec:
-        """The task, as far as training and evaluation need it."""
-        return TaskSpec(**{name: self.manifest[name] for name in _TASK_FIELDS})
-
-    @property
-    def modalities(self) -> list[str]:
-        """Names in the spec's order."""
-        return list(self.manifest["modalities"])
-
-    def chosen(self, modalities: Sequence[str] | None) -> list[str]:
-        """The named modalities (None = all) in the spec's order.
-
-        Raises:
-            UserError: one that the data set does not have, or that has no feature in it.
-        """
-        unknown = sorted(set(modalities or []) - set(self.modalities))
-        if unknown:
-            raise UserError(f"modalities: {', '.join(unknown)}: not in the data set; valid: {self.modalities}")
-        chosen = [name for name in self.modalities if modalities is None or name in modalities]
-        empty = [name for name in chosen if not self.manifest["modalities"][name]["columns"]]
-        if empty:
-            rest = ",".join(name for name in chosen if name not in empty)
-            raise UserError(
-                f"modalities: {', '.join(empty)} has no feature in this data set (no training unit has it, or no code "
-                f"is frequent enough); leave it out: modalities=[{rest}]"
-            )
-        return chosen
-
-    def rows(self, split: str) -> npt.NDArray[np.int64]:
-        """Rows of one split whose label is known, ascending."""
-        labelled = ~np.isnan(self.target).reshape(len(self.target), -1).all(axis=1)
-        return np.flatnonzero((self.split == split) & labelled)
-
-    @cached_property
-    def target(self) -> npt.NDArray[np.float32]:
-        """(N,) or (N,K) labels, NaN = not labelled."""
-        columns = self.manifest["target"]
-        values = self.cohort.select(pl.col(columns).cast(pl.Float32).fill_null(np.nan)).to_numpy()
-        return np.array(values[:, 0] if len(columns) == 1 else values, dtype=np.float32)
-
-    def array(self, modality: str) -> arrays.ModalityArray:
-        """A modality's array, memory-mapped."""
-        entry = self.manifest["modalities"][modality]
-        offsets = self.folder / f"{modality}.offsets.npy"
-        return arrays.ModalityArray(
-            columns=[arrays.Column(**column) for column in entry["columns"]],
-            values=np.load(self.folder / f"{modality}.npy", mmap_mode="r", allow_pickle=False),
-            present=np.load(self.folder / f"{modality}.present.npy", allow_pickle=False),
-            offsets=np.load(offsets, allow_pickle=False) if entry["kind"] == "sequence" else None,
-        )
+_FORMAT = 2
+_WORK, _WATCHED = "work", "watched.parquet"
+_KEPT_SECONDS = 7 * 24 * 3600
+"""How long the finished steps of a killed run wait for the next one."""
 
 
-def prepare(request: DataRequest, folders: Mapping[str, Path]) -> Prepared:
+def prepare(request: DataRequest, folders: Mapping[str, Path], memory: int | None = None) -> Prepared:
     """The prepared data set of a request, from the cache or from the raw files.
 
     Args:
         request: from `Experiment.data_request`.
         folders: raw folders by source, {"": DIR} for a single one; empty for a data set that needs none.
+        memory: bytes that the pipeline should keep within; default: a third of the machine's.
 
     Raises:
-        UserError: anything wrong with the raw files; nothing half-written is left behind.
+        UserError: anything wrong with the raw files; nothing half-written is left behind. What a killed or interrupted
+            run had finished is kept for the next one.
     """
     if request.spec.raw and not folders:
         raise UserError(f"--raw: data set '{request.spec.name}' needs the folder of its raw files")
-    raw_folder = raw.RawFolder(folders, request.spec.tables if request.spec.raw else {})
+    raw_folder = raw.RawFolder(folders, request.spec.tables if request.spec.raw else {}, memory)
     files = raw_folder.fingerprint()
-    key = provenance.digest_of({"request": _request_digest(request), "files": files})[:32]
+    key = provenance.digest_of({"request": _request_digest(request), "files": files, "sources": raw_folder.sources()})[
+        :32
+    ]
     parent = resources.home() / "cache" / request.spec.name
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    target = parent / key
-    _remove_abandoned(parent)
+    _remove_abandoned(parent, key)
     with locked(parent / f"{key}.lock"):
-        if not (target / "manifest.json").is_file():
-            working = parent / f"{key}.partial"
-            shutil.rmtree(working, ignore_errors=True)
-            working.mkdir(mode=0o700)
-            try:
-                _write(request, raw_folder, files, key, working)
-                working.rename(target)
-            finally:
-                shutil.rmtree(working, ignore_errors=True)
-    _remember(request, parent, key)
+        target = _finished(parent, key, raw_folder) or _build(request, raw_folder, files, parent, key)
+    _remember(request, parent, target.name)
     return Prepared.open(target)
 
 
-def prepare_task(experiment: Experiment, raw_folder: str | Path | None) -> Prepared:
+def prepare_task(experiment: Experiment, raw_folder: raw_folders.Given | None, memory: int | None = None) -> Prepared:
     """The prepared data set of an experiment: from its raw folder, or as last prepared where none is given.
+
+    Args:
+        experiment: names the task.
+        raw_folder: one folder, or one for each source.
+        memory: as in `prepare`.
 
     Raises:
         UserError: no such folder, anything wrong with the raw files, or not prepared yet.
@@ -152,10 +90,7 @@ def prepare_task(experiment: Experiment, raw_folder: str | Path | None) -> Prepa
     request = experiment.data_request()
     if raw_folder is None:
         return find(request)
-    folder = Path(raw_folder)
-    if not folder.is_dir():
-        raise UserError(f"--raw: {folder} is not a folder")
-    return prepare(request, {"": folder})
+    return prepare(request, raw_folders.by_source(raw_folder, request.spec.tables), memory)
 
 
 def find(request: DataRequest) -> Prepared:
@@ -177,81 +112,122 @@ def find(request: DataRequest) -> Prepared:
 
 
 def _request_digest(request: DataRequest) -> str:
-    sources = [resources.find("pipelines", request.spec.pipeline, request.spec_path.parent)]
-    sources += [Path(str(module.__file__)) for module in (arrays, events, raw, splitting, tables)] + [Path(__file__)]
+    pipeline = resources.find("pipelines", request.spec.pipeline, request.spec_path.parent)
     return provenance.digest_of(
         {
             "format": _FORMAT,
             "spec": request.spec.digest(),
             "task": request.task_name,
             "options": dict(request.options),
-            "split": request.split.model_dump(),
-            "sources": [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources],
+            "split": _split_settings(request),
+            "sources": [
+                hashlib.sha256(path.read_bytes()).hexdigest() for path in sources.closure([pipeline, Path(__file__)])
+            ],
             "polars": pl.__version__,
         }
     )
 
 
-def _write(request: DataRequest, raw_folder: raw.RawFolder, files: list[Any], key: str, folder: Path) -> None:
+def _split_settings(request: DataRequest) -> dict[str, Any]:
+    lists = {found.file: found.sha256 for found in request.lists}
+    return request.split.model_dump() | ({"lists": lists} if lists else {})
+
+
+def _finished(parent: Path, key: str, raw_folder: raw.RawFolder) -> Path | None:
+    """The folder that holds the data already, unless image files have come or changed since."""
+    for manifest in sorted(parent.glob(f"{key}*/manifest.json")):
+        folder = manifest.parent
+        watched = folder / _WATCHED
+        if folder.suffix != ".partial" and (
+            not watched.is_file() or modality_files.unchanged(pl.read_parquet(watched), raw_folder)
+        ):
+            return folder
+    return None
+
+
+def _build(request: DataRequest, raw_folder: raw.RawFolder, files: list[Any], parent: Path, key: str) -> Path:
+    """Prepares the data in a working folder that takes its name when it is complete.
+
+    The working folder outlives a kill: of what is in it, the finished steps in `work` are taken up again.
+    """
+    working = parent / f"{key}.partial"
+    working.mkdir(mode=0o700, exist_ok=True)
+    for path in working.iterdir():
+        if path.name != _WORK:
+            path.unlink()
+    try:
+        written = _write(request, raw_folder.working_in(working / _WORK), working)
+        key = f"{key}-{written['images'][:8]}" if written["images"] else key
+        manifest = {"format": _FORMAT, "key": key, **written, "files": files}
+        (working / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+        shutil.rmtree(working / _WORK, ignore_errors=True)
+        for path in working.iterdir():
+            path.chmod(0o600)
+        shutil.rmtree(parent / key, ignore_errors=True)
+        working.rename(parent / key)
+    except Exception:
+        shutil.rmtree(working, ignore_errors=True)
+        raise
+    return parent / key
+
+
+def _write(request: DataRequest, raw_folder: raw.RawFolder, folder: Path) -> dict[str, Any]:
+    """Writes all files but the manifest; returns what stands in it."""
     result = _run_pipeline(request, raw_folder)
-    cohort = _checked_cohort(result, request)
-    split = splitting.split_units(cohort, request.split, request.task.target, request.task.identifiers)
-    modalities = {}
+    cohort = checks.checked_cohort(result, request)
+    split = _split(cohort, request)
+    parts = [part for part in (*splitting.SPLITS, split_lists.UNLISTED) if part in splitting.SPLITS or part in split]
+    modalities, notes = {}, dict(result.notes)
+    watched: list[pl.DataFrame] = []
     for name in (name for name in request.spec.modalities if name in result.modalities):
-        array = arrays.build(result.modalities[name], cohort["unit_id"], split == "train")
-        _check_columns(name, array, request)
-        array.write(folder, name)
-        modalities[name] = {
-            "title": request.spec.modalities[name],
-            "kind": "vector" if array.offsets is None else "sequence",
-            "columns": array.describe(),
-            "present": {part: int(array.present[split == part].sum()) for part in splitting.SPLITS},
-        }
+        table = result.modalities[name]
+        written = modality_files.write(name, table, cohort["unit_id"], split == "train", folder, raw_folder)
+        if written.array is not None:
+            checks.check_columns(name, written.array, request)
+        present = {part: int(written.present[split == part].sum()) for part in parts}
+        modalities[name] = {"title": request.spec.modalities[name], **written.entry, "present": present}
+        notes |= written.notes
+        watched += [] if written.watched is None else [written.watched]
+    modality_files.take_images(raw_folder, folder, modalities)
     split_table = cohort.select("unit_id").with_columns(split=pl.Series(split))
     cohort.write_parquet(folder / "cohort.parquet")
     split_table.write_parquet(folder / "split.parquet")
-    manifest = {
-        "format": _FORMAT,
-        "key": key,
+    if watched:
+        pl.concat(watched).write_parquet(folder / _WATCHED)
+    return {
         "dataset": request.spec.name,
         "task": request.task_name,
-        **request.task.model_dump(include=set(_TASK_FIELDS)),
+        **request.task.model_dump(include=set(TASK_FIELDS)),
         "options": dict(request.options),
-        "split": request.split.model_dump(),
-        "units": {part: int((split == part).sum()) for part in splitting.SPLITS},
-        "patients": {
-            part: cohort.filter(pl.Series(split == part))["patient_id"].n_unique() for part in splitting.SPLITS
-        },
+        "split": _split_settings(request),
+        "units": {part: int((split == part).sum()) for part in parts},
+        "patients": {part: cohort.filter(pl.Series(split == part))["patient_id"].n_unique() for part in parts},
         "modalities": modalities,
         "patients_apart": splitting.patients_apart(cohort, split),
         "attrition": [_described(step) for step in result.attrition],
-        "notes": dict(result.notes) | _absent_classes(cohort, split, request.task),
-        "files": files,
+        "notes": notes
+        | split_lists.found_notes(cohort, request.lists)
+        | checks.label_notes(cohort, split, request.task),
+        "images": provenance.digest_of([frame.rows() for frame in watched]) if watched else "",
         "digests": {
             "spec": request.spec.digest(),
             "split": hashlib.sha256(split_table.write_csv().encode()).hexdigest(),
         },
         "versions": {"ovo_clinic": ovo_clinic.__version__, "polars": pl.__version__, "numpy": np.__version__},
     }
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    for path in folder.iterdir():
-        path.chmod(0o600)
+
+
+def _split(cohort: pl.DataFrame, request: DataRequest) -> npt.NDArray[np.str_]:
+    """(N,) the part of every unit: drawn, or of the published lists."""
+    if not request.lists:
+        return splitting.split_units(cohort, request.split, request.task.target, request.task.identifiers)
+    split = split_lists.split_by_lists(cohort, request.lists)
+    splitting.assert_disjoint(cohort, split, ["patient_id", *request.task.identifiers])
+    return split
 
 
 def _described(step: tables.Step) -> dict[str, Any]:
     return {name: value for name, value in asdict(step).items() if name != "classes" or value is not None}
-
-
-def _absent_classes(cohort: pl.DataFrame, split: npt.NDArray[np.str_], task: TaskSpec) -> dict[str, str]:
-    """Which classes of a multiclass task have no unit in a part: there, no metric over all classes is defined."""
-    if task.kind != "multiclass":
-        return {}
-    notes = {}
-    for part in splitting.SPLITS:
-        seen = set(cohort.filter(pl.Series(split == part))[task.target[0]].drop_nulls().cast(pl.Int64))
-        if absent := [name for code, name in enumerate(task.classes) if code not in seen]:
-            notes[f"classes without a unit in {part}"] = ", ".join(absent)
-    return notes
 
 
 def _run_pipeline(request: DataRequest, raw_folder: raw.RawFolder) -> tables.Tables:
@@ -273,76 +249,18 @@ def _run_pipeline(request: DataRequest, raw_folder: raw.RawFolder) -> tables.Tab
     return result
 
 
-def _checked_cohort(result: tables.Tables, request: DataRequest) -> pl.DataFrame:
-    """The cohort sorted by unit, with every promise of the pipeline checked."""
-    needed = ["unit_id", "patient_id", *request.task.target]
-    missing = [column for column in needed if column not in result.cohort.columns]
-    if missing:
-        raise UserError(
-            f"{request.spec_path}: tasks.{request.task_name}: the cohort has no column {', '.join(missing)}; "
-            f"it has {', '.join(result.cohort.columns)}"
-        )
-    cohort = result.cohort.sort("unit_id")
-    if cohort.height == 0:
-        raise UserError(f"task '{request.task_name}': no unit is left; {_attrition_line(result.attrition)}")
-    for column in ("unit_id", "patient_id"):
-        if cohort[column].null_count():
-            raise UserError(f"task '{request.task_name}': {cohort[column].null_count()} units have no {column}")
-    if cohort["unit_id"].n_unique() != cohort.height:
-        raise UserError(f"task '{request.task_name}': a unit_id stands in two rows of the cohort")
-    _check_labels(cohort, request)
-    unknown = [name for name in result.modalities if name not in request.spec.modalities]
-    assert not unknown, f"the pipeline returned modalities that the spec does not name: {unknown}"
-    assert result.modalities, "the pipeline returned no modality"
-    return cohort
-
-
-def _check_labels(cohort: pl.DataFrame, request: DataRequest) -> None:
-    highest = len(request.task.classes) - 1 if request.task.kind == "multiclass" else 1
-    for column in request.task.target:
-        values = cohort[column].drop_nulls().cast(pl.Float64)
-        wrong = values.filter(~values.is_in([float(value) for value in range(highest + 1)])).len()
-        if wrong:
-            raise UserError(
-                f"task '{request.task_name}': label column '{column}' holds {wrong} values other than 0 to {highest}"
-            )
-        if values.n_unique() < 2:
-            raise UserError(
-                f"task '{request.task_name}': label column '{column}' has fewer than two different values among "
-                f"{cohort.height} units; nothing can be learned from it"
-            )
-
-
-def _attrition_line(steps: list[tables.Step]) -> str:
-    return ", ".join(f"{step.rule}: {step.units}" for step in steps)
-
-
-def _check_columns(name: str, array: arrays.ModalityArray, request: DataRequest) -> None:
-    banned = {column.lower() for column in request.spec.banned if column not in request.task.uses_banned}
-    used = sorted({column.group for column in array.columns if column.group.lower() in banned})
-    if used:
-        raise UserError(
-            f"{request.spec_path}: modality '{name}' uses columns that state the outcome: {', '.join(used)}"
-        )
-    if array.values.dtype == np.float32:
-        infinite = np.isinf(array.values).any(axis=0)
-        wrong = [column.name for column, bad in zip(array.columns, infinite, strict=True) if bad]
-        if wrong:
-            raise UserError(
-                f"modality '{name}': {wrong[0]} holds values beyond 3e38, which no measurement is; mend them"
-            )
-
-
-def _remember(request: DataRequest, parent: Path, key: str) -> None:
+def _remember(request: DataRequest, parent: Path, name: str) -> None:
     pointer = parent / f"{_request_digest(request)[:32]}.latest"
     temporary = pointer.with_suffix(f".{os.getpid()}")
-    temporary.write_text(key + "\n")
+    temporary.write_text(name + "\n")
+    temporary.chmod(0o600)
     temporary.replace(pointer)
 
 
-def _remove_abandoned(parent: Path) -> None:
-    """Removes working folders whose process is gone."""
+def _remove_abandoned(parent: Path, key: str) -> None:
+    """Removes working folders whose process is gone, but for finished steps that its next run may take up."""
     for path in parent.glob("*.partial"):
         with locked(path.with_suffix(".lock"), wait=False) as free:
-            if free:
+            worth_keeping = (path / _WORK).is_dir() and time.time() - path.stat().st_mtime < _KEPT_SECONDS
+            if free and path.stem != key and not worth_keeping:
                 shutil.rmtree(path, ignore_errors=True)

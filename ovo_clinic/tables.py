@@ -110,7 +110,50 @@ class SequenceTable:
     vocabulary: Vocabulary
 
 
-ModalityTable = VectorTable | CodesTable | SummariesTable | SequenceTable
+@dataclass(frozen=True)
+class StepsTable:
+    """Time series in regular steps, one row a step; nothing is fitted.
+
+    Attributes:
+        frame: unit_id, hours (Float64, start of the step since the index time; kept for `export`, no feature) and one
+            column per feature, in order. The dtype is the role: numeric = a measurement (null = missing), Boolean = 0/1
+            (null not allowed). One row for each (unit_id, hours); rows in any order.
+    """
+
+    frame: pl.DataFrame
+
+
+@dataclass(frozen=True)
+class ImageTable:
+    """One image a unit, decoded and resized by `prepare`.
+
+    Attributes:
+        frame: unit_id, path (String, absolute; the file is there) and further columns worth keeping, such as
+            hours_from_intime. A file that cannot be decoded is skipped: the modality is absent in that unit.
+        size: side of the square grey image in pixels.
+        recipe: name of a recipe of `images.py` that resizes it.
+        absent: absolute paths of files that were looked for and are not there; once one of them is, the data are
+            prepared anew.
+    """
+
+    frame: pl.DataFrame
+    size: int
+    recipe: str
+    absent: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """One text a unit, tokenised later by the encoder's own tokenizer.
+
+    Attributes:
+        frame: unit_id, text (String, not blank).
+    """
+
+    frame: pl.DataFrame
+
+
+ModalityTable = VectorTable | CodesTable | SummariesTable | SequenceTable | StepsTable | ImageTable | TextTable
 
 
 @dataclass(frozen=True)

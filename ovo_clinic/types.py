@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-ModalityKind = Literal["vector", "sequence", "image"]
+ModalityKind = Literal["vector", "sequence", "image", "text"]
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,9 @@ class Modality:
     Attributes:
         name: the modality's name in the data spec.
         kind: `vector` for one row of features a unit, x (B,F) with mask (B,1); `sequence` for time steps, x (B,T,F)
-            with mask (B,T); `image` for one image a unit, x (B,C,H,W) with mask (B,1).
-        features: F, the number of input features, or an image's channels C.
+            with mask (B,T); `image` for one image a unit, x (B,C,H,W) with mask (B,1); `text` for token ids, x (B,T)
+            int64 with mask (B,T).
+        features: F, the number of input features, an image's channels C, or the size of a text's vocabulary.
         size: (H,W) of an image in pixels; None for all else.
     """
 
@@ -65,7 +66,8 @@ class Batch:
     """Whole rows sliced from the prepared arrays.
 
     Attributes:
-        inputs: by modality name, (B,F), (B,T,F) or (B,C,H,W), scaled and imputed, zero where masked.
+        inputs: by modality name, (B,F), (B,T,F) or (B,C,H,W), scaled and imputed, or token ids (B,T) int64; zero where
+            masked.
         masks: by modality name, (B,T) bool, True = valid (T = 1 for a vector or an image).
         target: (B,) class index or 0/1, or (B,K); NaN = not labelled.
         rows: (B,) int64, row of the cohort table.
@@ -87,10 +89,16 @@ class Batch:
 
 
 class Encoder(Protocol):
-    """`__init__(self, modality: Modality, dim: int, *, options)`; a registered `nn.Module`."""
+    """`__init__(self, modality: Modality, dim: int, *, options)`; a registered `nn.Module`.
+
+    A class may define `inputs(cls, name: str, prepared: Prepared, options: Mapping[str, Any]) -> ModalityArray`, a
+    classmethod that says what the encoder is fed instead of the prepared array of modality `name`: token ids, a frozen
+    model's embeddings, embeddings from a file. `options` are its resolved keyword options; `derived.cached` keeps what
+    is costly. Texts need it.
+    """
 
     def __call__(self, x: Tensor, mask: Tensor) -> Tokens:
-        """Encodes x (B,F), (B,T,F) or (B,C,H,W) with mask (B,T), True = valid, into Tokens (B,T',D)."""
+        """Encodes x (B,F), (B,T,F), (B,C,H,W) or (B,T) with mask (B,T), True = valid, into Tokens (B,T',D)."""
         ...
 
 
