@@ -10,7 +10,7 @@ import torch
 
 from ovo_clinic import experiment as experiments
 from ovo_clinic import figures, resources, study, training
-from ovo_clinic.data import DataModule
+from ovo_clinic.data import DataModule, model_inputs
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.flops import REFERENCE_BATCH, Costs, macs_against_modalities, model_costs
@@ -77,7 +77,8 @@ def flops(
     experiment = experiments.load(task, [*overrides, "model.allow_unsafe=true"])
     prepared = prepare_task(experiment, raw)
     arms, refused = _arms(experiment, prepared, names, mechanisms)
-    data = DataModule(prepared, experiment.modalities, batch_size=REFERENCE_BATCH, seed=0)
+    inputs = model_inputs(prepared, prepared.chosen(experiment.modalities), experiment.model)
+    data = DataModule(prepared, experiment.modalities, batch_size=REFERENCE_BATCH, seed=0, arrays=inputs)
     outputs = task_for(prepared.task).outputs
     models = [training.build_model(arm.experiment, data.modalities, outputs).eval() for arm in arms]
     batches = {size: data.dataset[np.resize(data.split_rows["train"], size)] for size in LATENCY_BATCHES}

@@ -15,12 +15,18 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from ovo_clinic import preprocessing
 from ovo_clinic.arrays import ModalityArray
 from ovo_clinic.errors import UserError
-from ovo_clinic.prepare import Prepared
+from ovo_clinic.experiment import ModelConfig
+from ovo_clinic.prepared import Prepared
 from ovo_clinic.preprocessing import Scaling
-from ovo_clinic.types import Batch, Modality, ModalityKind
+from ovo_clinic.registry import ENCODERS, Choice
+from ovo_clinic.types import Batch, Modality
 
 # Scaled arrays up to this size are kept in memory; larger ones are sliced from disk and scaled batch by batch.
 IN_MEMORY_BYTES = 1 << 30
+# Without a gradient to keep, batches may be this large; images and texts, whose layers are large, keep theirs.
+EVALUATION_BATCH = 1024
+EVALUATION_VALUES = 1 << 24
+_BUCKET_BATCHES = 32
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,7 @@ class Source:
 
     Attributes:
         modality: name, kind and number of input features.
-        array: as prepared.
+        array: as prepared, or as an encoder's `inputs` gives it.
         scaling: fitted on the training rows.
         scaled: (N or steps, F) float32 where the whole fits in memory.
     """
@@ -41,31 +47,74 @@ class Source:
 
     @classmethod
     def of(cls, name: str, array: ModalityArray, scaling: Scaling, budget: int) -> "Source":
-        """Scales the whole array at once where it fits into `budget` bytes."""
-        kind: ModalityKind = "vector" if array.offsets is None else "sequence"
-        fits = array.values.shape[0] * len(scaling.features) * 4 <= budget
+        """Scales a whole array of features at once where it fits into `budget` bytes."""
+        features = array.vocabulary or len(scaling.features)
+        size = (array.values.shape[-2], array.values.shape[-1]) if array.kind == "image" else None
+        modality = Modality(name, array.kind, features, size)
+        fits = array.kind in ("vector", "sequence") and array.values.shape[0] * features * 4 <= budget
         scaled = torch.from_numpy(scaling.apply(np.asarray(array.values))) if fits else None
-        return cls(Modality(name, kind, len(scaling.features)), array, scaling, scaled)
+        return cls(modality, array, scaling, scaled)
+
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """(N,) steps or tokens of each unit; 0 for other kinds, whose size is the same in all."""
+        return (
+            np.zeros(len(self.array.present), np.int64) if self.array.offsets is None else np.diff(self.array.offsets)
+        )
 
     def slice(self, rows: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Inputs (B,F) with mask (B,1), or (B,T,F) with mask (B,T); zero where masked."""
+        """Inputs (B,F) or (B,C,H,W) with mask (B,1), (B,T,F) or (B,T) with mask (B,T); zero where masked."""
+        if self.array.offsets is not None:
+            return self._slice_steps(rows, self.array.offsets)
         present = torch.from_numpy(self.array.present[rows])
-        if self.array.offsets is None:
-            values = self._take(rows)
-            return torch.where(present[:, None], values, 0.0), present[:, None]
-        starts = self.array.offsets[rows]
-        lengths = self.array.offsets[rows + 1] - starts
+        if self.array.index is not None:
+            return self._slice_images(self.array.index[rows], present), present[:, None]
+        values = self._take(rows)
+        return torch.where(present[:, None], values, 0.0), present[:, None]
+
+    def _slice_steps(self, rows: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        starts = offsets[rows]
+        lengths = offsets[rows + 1] - starts
         steps = np.arange(max(1, int(lengths.max(initial=0))))
         mask = steps[None, :] < lengths[:, None]
-        position = (starts[:, None] + steps[None, :])[mask]
-        padded = torch.zeros((len(rows), steps.size, self.modality.features))
-        padded[torch.from_numpy(mask)] = self._take(position)
-        return padded, torch.from_numpy(mask)
+        values = self._take((starts[:, None] + steps[None, :])[mask])
+        padded = values.new_zeros((mask.size, *values.shape[1:]))
+        padded.index_copy_(0, torch.from_numpy(np.flatnonzero(mask)), values)
+        return padded.view(*mask.shape, *values.shape[1:]), torch.from_numpy(mask)
+
+    def _slice_images(self, index: npt.NDArray[np.int64], present: Tensor) -> Tensor:
+        images = torch.zeros((len(index), *self.array.values.shape[1:]))
+        pixels = torch.from_numpy(self.array.values[index[index >= 0]]).float()
+        images[present] = pixels.sub_(self.scaling.center[0]).div_(self.scaling.scale[0])
+        return images
 
     def _take(self, positions: npt.NDArray[np.int64]) -> Tensor:
         if self.scaled is not None:
-            return self.scaled[torch.from_numpy(positions)]
-        return torch.from_numpy(self.scaling.apply(self.array.values[positions]))
+            return self.scaled.index_select(0, torch.from_numpy(positions))
+        values = self.array.values[positions]
+        return torch.from_numpy(values.astype(np.int64) if self.array.kind == "text" else self.scaling.apply(values))
+
+
+def model_inputs(prepared: Prepared, names: Sequence[str], settings: ModelConfig) -> dict[str, ModalityArray]:
+    """What each modality's encoder is fed: the prepared array, or what the encoder makes of the modality.
+
+    Raises:
+        UserError: an unknown encoder or option, a checkpoint or file that an encoder cannot read, or a text whose
+            encoder takes none.
+    """
+    return {name: _encoder_input(prepared, name, settings) for name in names}
+
+
+def _encoder_input(prepared: Prepared, name: str, settings: ModelConfig) -> ModalityArray:
+    choice = settings.encoders.get(name, settings.encoders.get("default", Choice(name="mlp")))
+    path = f"model.encoders.{name}"
+    encoder: Any = ENCODERS.get(choice.name, path)
+    if hasattr(encoder, "inputs"):
+        array: ModalityArray = encoder.inputs(name, prepared, ENCODERS.options(choice.name, choice.options, path))
+        return array
+    if prepared.manifest["modalities"][name]["kind"] == "text":
+        able = [other for other in ENCODERS.names() if getattr(ENCODERS.get(other), "takes_text", False)]
+        raise UserError(f"{path}: '{choice.name}' takes no text; choose {' or '.join(able) or 'other modalities'}")
+    return prepared.array(name)
 
 
 class ClinicalDataset(Dataset[Batch]):
@@ -86,6 +135,10 @@ class ClinicalDataset(Dataset[Batch]):
             rows=torch.from_numpy(index),
         )
 
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """(N,) steps and tokens of each unit, over all modalities."""
+        return np.stack([source.lengths() for source in self.sources]).sum(axis=0)
+
     def __len__(self) -> int:
         """N, the number of cohort rows."""
         return len(self._target)
@@ -99,6 +152,7 @@ class BatchSampler(Sampler[npt.NDArray[np.int64]]):
         batch_size: B; the last batch may be smaller.
         seed: of the shuffle; None = ascending order, no shuffle.
         weights: chance of each row to be drawn (with replacement); None = every row once.
+        lengths: (N,) of all cohort rows; shuffled rows of like length then share a batch, which saves padding.
         rank, ranks: of this process among those that train together; each takes its share of every epoch.
     """
 
@@ -109,11 +163,12 @@ class BatchSampler(Sampler[npt.NDArray[np.int64]]):
         *,
         seed: int | None = None,
         weights: npt.NDArray[np.float64] | None = None,
+        lengths: npt.NDArray[np.int64] | None = None,
         rank: int = 0,
         ranks: int = 1,
     ) -> None:
         self._rows, self._batch_size, self._seed, self._weights = rows, batch_size, seed, weights
-        self._rank, self._ranks = rank, ranks
+        self._lengths, self._rank, self._ranks = lengths, rank, ranks
         self._epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -122,18 +177,28 @@ class BatchSampler(Sampler[npt.NDArray[np.int64]]):
 
     def __iter__(self) -> Iterator[npt.NDArray[np.int64]]:
         """The batches of this rank in this epoch."""
-        order = self._rows
-        if self._seed is not None:
-            generator = np.random.default_rng([self._seed, self._epoch])
-            if self._weights is None:
-                order = generator.permutation(order)
-            else:
-                order = generator.choice(order, order.size, p=self._weights / self._weights.sum())
+        generator = None if self._seed is None else np.random.default_rng([self._seed, self._epoch])
+        order = self._rows if generator is None else self._drawn(generator)
         share = math.ceil(order.size / self._ranks)
         # Wrapping round gives every rank the same number of batches; unequal numbers would make the ranks wait forever.
         own = np.resize(order, share * self._ranks)[self._rank :: self._ranks]
-        for start in range(0, own.size, self._batch_size):
+        if generator is not None and self._lengths is not None:
+            own = self._bucketed(own, self._lengths)
+        starts = np.arange(0, own.size, self._batch_size)
+        if generator is not None and self._lengths is not None:
+            starts = generator.permutation(starts)
+        for start in starts:
             yield own[start : start + self._batch_size]
+
+    def _drawn(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+        if self._weights is None:
+            return generator.permutation(self._rows)
+        return generator.choice(self._rows, self._rows.size, p=self._weights / self._weights.sum())
+
+    def _bucketed(self, rows: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The rows, each few batches of them in the order of their lengths."""
+        cuts = np.arange(_BUCKET_BATCHES * self._batch_size, rows.size, _BUCKET_BATCHES * self._batch_size)
+        return np.concatenate([part[np.argsort(lengths[part], kind="stable")] for part in np.split(rows, cuts)])
 
     def __len__(self) -> int:
         """Batches of this rank in an epoch."""
@@ -149,7 +214,9 @@ class DataModule(lightning.LightningDataModule):
         batch_size: B.
         seed: of the training order.
         balanced: draw the classes equally often (binary and multiclass tasks).
+        length_buckets: units of like length share a training batch.
         scalings: fitted before (for new data); None = fit on the training rows.
+        arrays: from `model_inputs`; None = as prepared.
 
     Raises:
         UserError: a modality that the data set does not have, or a split without labelled units.
@@ -163,27 +230,30 @@ class DataModule(lightning.LightningDataModule):
         batch_size: int,
         seed: int,
         balanced: bool = False,
+        length_buckets: bool = False,
         scalings: Mapping[str, Scaling] | None = None,
+        arrays: Mapping[str, ModalityArray] | None = None,
     ) -> None:
         super().__init__()
         self.prepared, self.batch_size, self._seed, self._balanced = prepared, batch_size, seed, balanced
+        self._length_buckets = length_buckets
         self.split_rows = {name: prepared.rows(name) for name in ("train", "validation", "test")}
         for name, rows in self.split_rows.items():
             if rows.size == 0:
                 raise UserError(f"split: the {name} part of task '{prepared.manifest['task']}' has no labelled unit")
-        self.scalings = dict(scalings or {})
-        for name in prepared.chosen(modalities) if scalings is None else []:
-            self.scalings[name] = preprocessing.fit(prepared.array(name), self.split_rows["train"])
+        names = prepared.chosen(modalities)
+        self._arrays = {name: arrays[name] if arrays is not None else prepared.array(name) for name in names}
+        train = self.split_rows["train"]
+        self.scalings = dict(scalings or {name: preprocessing.fit(self._arrays[name], train) for name in names})
         self.dataset = self._open()
 
     def _open(self) -> ClinicalDataset:
         budget = IN_MEMORY_BYTES // max(1, len(self.scalings))
-        found = {name: self.prepared.array(name) for name in self.scalings}
-        sources = [Source.of(name, found[name], scaling, budget) for name, scaling in self.scalings.items()]
+        sources = [Source.of(name, self._arrays[name], scaling, budget) for name, scaling in self.scalings.items()]
         return ClinicalDataset(sources, self.prepared.target)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the arrays: a process that receives the module opens them itself."""
+        """Without the scaled values: a process that receives the module makes them from the arrays' files itself."""
         return {name: value for name, value in self.__dict__.items() if name != "dataset"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -202,9 +272,12 @@ class DataModule(lightning.LightningDataModule):
         if self._balanced:
             _, label, counts = np.unique(self.prepared.target[rows], return_inverse=True, return_counts=True)
             weights = 1.0 / counts[label]
+        lengths = self.dataset.lengths() if self._length_buckets else None
         trainer = self.trainer
         rank, ranks = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
-        sampler = BatchSampler(rows, self.batch_size, seed=self._seed, weights=weights, rank=rank, ranks=ranks)
+        sampler = BatchSampler(
+            rows, self.batch_size, seed=self._seed, weights=weights, lengths=lengths, rank=rank, ranks=ranks
+        )
         # A loader without a generator of its own draws from the global one, which dropout shares.
         return DataLoader(self.dataset, batch_size=None, sampler=sampler, generator=torch.Generator())
 
@@ -214,6 +287,14 @@ class DataModule(lightning.LightningDataModule):
 
     def loader(self, split: str, exact_batches: bool = False) -> DataLoader[Batch]:
         """A whole split in order; in larger batches, as no gradient is kept, unless `exact_batches`."""
-        size = self.batch_size if exact_batches else max(self.batch_size, 1024)
+        size = self.batch_size if exact_batches else max(self.batch_size, self._evaluation_batch())
         sampler = BatchSampler(self.split_rows[split], size)
         return DataLoader(self.dataset, batch_size=None, sampler=sampler, generator=torch.Generator())
+
+    def _evaluation_batch(self) -> int:
+        """As many units as there is room for; 1 where only the batch size of training is known to fit."""
+        sources = self.dataset.sources
+        if any(source.modality.kind in ("image", "text") for source in sources):
+            return 1
+        values = sum(source.modality.features * int(source.lengths().max(initial=1)) for source in sources)
+        return min(EVALUATION_BATCH, EVALUATION_VALUES // max(1, values))

@@ -46,6 +46,8 @@ class TrainingConfig(Options):
         monitor: validation metric that selects the epoch (default: the task's).
         imbalance: `pos_weight` weighs positives up in the loss, `balanced_sampler` draws classes equally often; both
             shift calibration.
+        length_buckets: units of like length share a training batch, which saves padding where lengths differ much; the
+            order of units is then less random.
         condition_numbers: also logs the condition numbers of the attention heads' outputs, and their bound, each epoch.
         threads: CPU threads of torch in one run; sums are split by thread, so another number gives other last digits.
         accelerator, devices, precision: as in Lightning (`cpu`, `gpu`, `auto`; 1, 2; `32-true`, `bf16-mixed`, ...).
@@ -59,6 +61,7 @@ class TrainingConfig(Options):
     weight_decay: float = Field(1e-2, ge=0)
     gradient_clip: float = Field(1.0, gt=0)
     imbalance: Literal["none", "pos_weight", "balanced_sampler"] = "none"
+    length_buckets: bool = False
     condition_numbers: bool = False
     threads: int = Field(1, ge=1)
     accelerator: str = "auto"

@@ -57,13 +57,17 @@ def _row(values: Sequence[float]) -> npt.NDArray[np.float32]:
 
 
 def fit(array: ModalityArray, training: npt.NDArray[np.int64]) -> Scaling:
-    """The scaling of one modality.
+    """The scaling of one modality: of every feature by itself, of an image by its pixels; token ids have none.
 
     Args:
-        array: as prepared.
+        array: as prepared, or as an encoder's `inputs` gives it.
         training: training rows; only those in which the modality is present are read.
     """
     rows = training[array.present[training]]
+    if array.index is not None:
+        return _fit_pixels(array, array.index[rows])
+    if array.kind == "text":
+        return Scaling([], [], [], [], [])
     if array.offsets is not None:
         starts, ends = array.offsets[rows], array.offsets[rows + 1]
         rows = np.concatenate([np.arange(a, b) for a, b in zip(starts, ends, strict=True)] or [rows[:0]])
@@ -91,6 +95,17 @@ def fit(array: ModalityArray, training: npt.NDArray[np.int64]) -> Scaling:
         scale=scale.tolist(),
         indicators=_indicator_columns(array.columns, seen_missing),
     )
+
+
+def _fit_pixels(array: ModalityArray, images: npt.NDArray[np.int64]) -> Scaling:
+    """From counts of the 256 intensities: exact, whatever the number of images."""
+    counts = np.zeros(256, dtype=np.int64)
+    for image in np.sort(images):
+        counts += np.bincount(array.values[image].ravel(), minlength=256)
+    total, intensities = max(1, int(counts.sum())), np.arange(256)
+    mean = float(counts @ intensities) / total
+    deviation = float(np.sqrt(counts @ (intensities - mean) ** 2 / total))
+    return Scaling([column.name for column in array.columns], [0.0], [mean], [deviation or 1.0], [])
 
 
 def _without_outliers(

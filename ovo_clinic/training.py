@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ovo_clinic import condition, flops, preprocessing, provenance, runs
-from ovo_clinic.data import DataModule
+from ovo_clinic.data import DataModule, model_inputs
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment, TrainingConfig
 from ovo_clinic.locks import locked
@@ -185,6 +185,8 @@ def _train(experiment: Experiment, prepared: Prepared, folder: Path, callbacks: 
         batch_size=settings.batch_size,
         seed=experiment.seed,
         balanced=settings.imbalance == "balanced_sampler",
+        length_buckets=settings.length_buckets,
+        arrays=model_inputs(prepared, prepared.chosen(experiment.modalities), experiment.model),
     )
     task = _task(experiment, prepared, data)
     with warnings.catch_warnings(record=True) as caught:

@@ -94,7 +94,7 @@ class Encoder(Protocol):
     A class may define `inputs(cls, name: str, prepared: Prepared, options: Mapping[str, Any]) -> ModalityArray`, a
     classmethod that says what the encoder is fed instead of the prepared array of modality `name`: token ids, a frozen
     model's embeddings, embeddings from a file. `options` are its resolved keyword options; `derived.cached` keeps what
-    is costly. Texts need it.
+    is costly. One that reads texts needs it, and says so by a class attribute `takes_text = True`.
     """
 
     def __call__(self, x: Tensor, mask: Tensor) -> Tokens:
