@@ -1,4 +1,4 @@
-"""Synthetic MIMIC-IV: the raw files of the ICU tasks with real names, headers, codings and quirks, and a known signal.
+"""Synthetic MIMIC-IV, MIMIC-CXR and MIMIC-IV-Note: raw files with real names, headers, quirks, and a known signal.
 
 No row comes from a real person. The signal is described in `mimic_signal`: a part in every modality alone, and a part
 that only two modalities together tell.
@@ -26,7 +26,9 @@ from ovo_clinic.synthetic.mimic_hospital import (
     stay_table,
     version_folder,
 )
+from ovo_clinic.synthetic.mimic_images import Format, Images, metadata_table, record_table, write_images
 from ovo_clinic.synthetic.mimic_labs import lab_table, test_names
+from ovo_clinic.synthetic.mimic_notes import author_table, discharge_table, exam_table, radiology_table
 from ovo_clinic.synthetic.mimic_oracle import Oracle
 from ovo_clinic.synthetic.mimic_stays import MOST_PATIENTS, Chunk, Version
 from ovo_clinic.synthetic.mimic_targets import TARGETS
@@ -43,12 +45,15 @@ def write(
     version: Version = "2.2",
     chart_rows_per_stay: int = 400,
     lab_rows_per_stay: int = 60,
+    cxr: Format = "jpg",
+    image_pixels: int = 96,
+    notes: bool = True,
 ) -> dict[str, Any]:
-    """MIMIC-IV 1.0, 2.2 or 3.1 in iv/; labels 25 phenotypes and death in hospital.
+    """MIMIC-IV 1.0, 2.2 or 3.1 with MIMIC-CXR and notes, in iv/, cxr/ and note/; labels 25 phenotypes, hospital death.
 
     Beside it stand `oracle.csv.gz` (stay_id, and the probability that each label of its admission was drawn from) and
-    `SYNTHETIC.json` (the returned value). The same options give the same bytes. Everything is streamed, some hundred
-    stays at a time.
+    `SYNTHETIC.json` (the returned value). The same options give the same bytes, and iv/ is the same whatever `cxr` and
+    `notes` are. Everything is streamed, some hundred stays at a time.
 
     Args:
         out: folder that is new or empty; it appears when all is written.
@@ -57,6 +62,9 @@ def write(
         version: of MIMIC-IV: names, headers and value sets are that version's.
         chart_rows_per_stay: about how many rows of chartevents a stay has on average (the real one: 4,300).
         lab_rows_per_stay: about how many rows of labevents a stay has on average.
+        cxr: `jpg` as MIMIC-CXR-JPG with its metadata, `dicom` as MIMIC-CXR with headers alone, or `none`.
+        image_pixels: longer side of the images.
+        notes: whether to write radiology reports and discharge notes.
 
     Returns:
         seed, options, counts, the signal with its coefficients, and the AUROC of the oracle.
@@ -69,6 +77,7 @@ def write(
         "seed": (seed, 0, None),
         "chart_rows_per_stay": (chart_rows_per_stay, 30, 100_000),
         "lab_rows_per_stay": (lab_rows_per_stay, 1, 10_000),
+        "image_pixels": (image_pixels, 32, 4096),
     }
     for name, (value, least, most) in numbers.items():
         if value < least or (most is not None and value > most):
@@ -79,6 +88,9 @@ def write(
         "version": version,
         "chart_rows_per_stay": chart_rows_per_stay,
         "lab_rows_per_stay": lab_rows_per_stay,
+        "cxr": cxr,
+        "image_pixels": image_pixels,
+        "notes": notes,
     }
     with appearing(out) as folder, ExitStack() as stack:
         writer = _Writer(folder, stack)
@@ -131,6 +143,11 @@ def _write_chunks(writer: _Writer, seed: int, options: dict[str, Any]) -> Oracle
         chunk = Chunk.draw(rng, span, patients, version, writer.rows.get("iv/hosp/labevents", 0))
         for name, frame in _tables(rng, chunk, options):
             writer.add(name, frame)
+        if options["notes"]:
+            for name, frame in _notes(np.random.default_rng([seed, start, 1]), chunk):
+                writer.add(name, frame)
+        if options["cxr"] != "none":
+            _write_images(np.random.default_rng([seed, start, 2]), chunk, writer, options)
         oracle.add(chunk)
     return oracle
 
@@ -153,3 +170,20 @@ def _tables(rng: np.random.Generator, chunk: Chunk, options: dict[str, Any]) -> 
     probability = chunk.admissions.probability[chunk.stays.visit].round(6)
     columns = {target.name: probability[:, place] for place, target in enumerate(TARGETS)}
     yield "oracle", pl.DataFrame({"stay_id": chunk.stays.stay_id, **columns})
+
+
+def _notes(rng: np.random.Generator, chunk: Chunk) -> Iterator[tuple[str, pl.DataFrame]]:
+    reports, summaries = radiology_table(rng, chunk), discharge_table(rng, chunk)
+    yield "note/radiology", reports
+    yield "note/radiology_detail", exam_table(reports)
+    yield "note/discharge", summaries
+    yield "note/discharge_detail", author_table(summaries)
+
+
+def _write_images(rng: np.random.Generator, chunk: Chunk, writer: _Writer, options: dict[str, Any]) -> None:
+    """The image files of one chunk, and their rows in the list of the release."""
+    kind, pixels = options["cxr"], options["image_pixels"]
+    name = "cxr/mimic-cxr-2.0.0-metadata" if kind == "jpg" else "cxr/cxr-record-list"
+    images = Images.draw(rng, chunk, writer.rows.get(name, 0), damage=name not in writer.rows)
+    writer.add(name, metadata_table(rng, images, pixels) if kind == "jpg" else record_table(images))
+    write_images(rng, images, chunk.stays, writer.folder / "cxr", pixels, kind)

@@ -1,9 +1,11 @@
 """Rows of chartevents of the synthetic MIMIC-IV folder, and d_items."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from ovo_clinic.synthetic.mimic_items import (
     HEIGHT,
@@ -15,12 +17,14 @@ from ovo_clinic.synthetic.mimic_items import (
     VERBAL,
     WEIGHT,
     WEIGHT_POUNDS,
+    Item,
+    TextItem,
 )
 from ovo_clinic.synthetic.mimic_rounds import Rounds, levels, measured, on_scale
 from ovo_clinic.synthetic.mimic_signal import Booleans, Floats, Integers
 from ovo_clinic.synthetic.mimic_stays import HOUR, MINUTE, Chunk, Stays, gather, moments
 
-ALL = (*ITEMS, *TEXT_ITEMS)
+ALL: tuple[Item | TextItem, ...] = (*ITEMS, *TEXT_ITEMS)
 ITEM_IDS = np.array([item.itemid for item in ALL])
 DRIVERS = [*((item.driver, item.sign) for item in ITEMS), *((item.driver, 1) for item in TEXT_ITEMS)]
 UNITS = [*(item.unit for item in ITEMS), *(None for _ in TEXT_ITEMS)]
@@ -60,8 +64,8 @@ def _kit_chances(rng: np.random.Generator, stays: Stays) -> Floats:
     """(S,kits) chance that a round includes a kit."""
     artery = rng.random(len(stays)) < 0.3
     ventilated = stays.latents.driver("respiration") + 0.5 * rng.standard_normal(len(stays)) > 0.9
-    shares = {"": 1.0, "artery": artery, "ventilated": ventilated, "cuff": np.where(artery, 0.3, 1.0)}
-    return np.stack([kit.chance * np.broadcast_to(shares[kit.only], len(stays)) for kit in KITS.values()], axis=1)
+    shares = {"": np.ones(len(stays)), "artery": artery, "ventilated": ventilated, "cuff": np.where(artery, 0.3, 1.0)}
+    return np.stack([kit.chance * shares[kit.only] for kit in KITS.values()], axis=1)
 
 
 def _values(rng: np.random.Generator, index: Integers, z: Floats, tube: Booleans) -> dict[str, pl.Series]:
@@ -154,7 +158,7 @@ def _body_size(rng: np.random.Generator, stays: Stays) -> list[pl.DataFrame]:
 
 
 def _single(
-    stays: Stays, item: tuple[int, str, str | None], value: Floats, time: Integers, chosen: Booleans
+    stays: Stays, item: tuple[int, str, str | None], value: NDArray[Any], time: Integers, chosen: Booleans
 ) -> pl.DataFrame:
     number = pl.Series(value[chosen])
     return pl.DataFrame(

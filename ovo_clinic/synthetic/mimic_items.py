@@ -175,9 +175,11 @@ TEXT_ITEMS: tuple[TextItem, ...] = (
     TextItem(220048, "Heart Rhythm", "nursing", (("SR (Sinus Rhythm)", None), ("ST (Sinus Tachycardia)", None))),
     TextItem(223791, "Pain Level", "nursing", (("None", 0), ("Mild", 2), ("Moderate", 5))),
     TextItem(228096, "Richmond-RAS Scale", "nursing", ((" 0  Alert and calm", 0), ("-1 Awakens to voice", -1))),
-    TextItem(224080, "Turn", "nursing", (("Right Side", None), ("Left Side", None), ("Back", None), ("Self", None))),
+    TextItem(
+        224080, "Head of Bed", "nursing", (("30 Degrees", None), ("45 Degrees", None), ("Flat (0 degrees)", None))
+    ),
     TextItem(226104, "Level of Consciousness", "nursing", (("Alert", None), ("Arouse to Voice", None))),
-    TextItem(223987, "RUL Lung Sounds", "nursing", (("Clear", None), ("Diminished", None), ("Rhonchi", None))),
+    TextItem(223987, "RLL Lung Sounds", "nursing", (("Clear", None), ("Diminished", None), ("Rhonchi", None))),
     TextItem(223934, "Dorsal PedPulse R", "nursing", (("Easily Palpable", None), ("Doppler", None))),
 )
 

@@ -82,7 +82,8 @@ class Latents(Rows):
         """(V,) of zero mean and unit variance: what a measurement of the time series follows."""
         if name in SERIES:
             return self.series[:, SERIES.index(name)]
-        return math.sqrt(2) * {"cosine": np.cos, "sine": np.sin}[name](self.series_angle)
+        direction = np.cos(self.series_angle) if name == "cosine" else np.sin(self.series_angle)
+        return np.asarray(math.sqrt(2) * direction, dtype=np.float64)
 
 
 def draw(rng: np.random.Generator, age: Floats, female: Booleans) -> Latents:
@@ -116,7 +117,7 @@ def terms(latents: Latents) -> dict[str, Floats]:
 
 
 def probabilities(summands: Mapping[str, Floats]) -> Floats:
-    """(V,26) probability of every label."""
+    """(V,26) probability of every label, the summands being those of `terms`."""
     return _sigmoid(intercepts() + np.sum(list(summands.values()), axis=0))
 
 
@@ -132,7 +133,7 @@ def intercepts() -> Floats:
         middle = (low + high) / 2
         above = _sigmoid(middle + total).mean(0) > wanted
         low, high = np.where(above, low, middle), np.where(above, middle, high)
-    return np.round((low + high) / 2, 3)
+    return np.asarray(np.round((low + high) / 2, 3), dtype=np.float64)
 
 
 def _sigmoid(logit: Floats) -> Floats:

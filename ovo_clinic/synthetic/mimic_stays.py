@@ -6,7 +6,7 @@ admissions with 8, ICU stays with 7, imaging studies with 6.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 import numpy as np
 import polars as pl
@@ -19,8 +19,6 @@ MOST_PATIENTS = 1_000_000
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 NEVER = np.iinfo(np.int64).min
 """The time of what did not happen: NaT, in numpy's words."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class People(Rows):
     @classmethod
     def draw(cls, rng: np.random.Generator, first: int, count: int, patients: int, version: Version) -> Self:
         """People number `first` to `first + count` of `patients`."""
-        space = 10_000_000 // patients
+        space = 9_900_000 // patients
         age = np.clip(np.rint(rng.normal(62, 17, count)), 18, 99).astype(np.int64)
         if version == "1.0":  # newborns and minors were taken out of 2.0
             age = np.where(rng.random(count) < 0.02, rng.choice([0, 0, 0, 16, 17], count), age)
@@ -102,8 +100,8 @@ class Admissions(Rows):
         probability = probabilities(terms(latents))
         labels = rng.random(probability.shape) < probability
         died = labels[:, -1]
-        deaths = np.cumsum(died) - died
-        before = deaths - deaths[np.flatnonzero(order == 0)][person]
+        deaths: Integers = np.cumsum(died) - died
+        before: Integers = deaths - deaths[np.flatnonzero(order == 0)][person]
         chance = np.array([0.0, 0.0, 0.3, 1.0, 1.0])[people.group[person]]
         drawn = cls(
             hadm_id=first_id + rng.permutation(count),
@@ -251,7 +249,7 @@ def moments(seconds: Integers) -> pl.Series:
     return pl.Series(seconds.astype("datetime64[s]").astype("datetime64[us]"))
 
 
-def choose(rng: np.random.Generator, shares: Mapping[T, float], count: int) -> pl.Series:
+def choose(rng: np.random.Generator, shares: Mapping[Any, float], count: int) -> pl.Series:
     """(count,) values drawn with their shares; `None` stands for an empty cell."""
     weights = np.array(list(shares.values()))
     return gather(list(shares), rng.choice(len(weights), count, p=weights / weights.sum()))
