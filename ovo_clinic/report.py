@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 import polars as pl
 
-from ovo_clinic import statistics
+from ovo_clinic import significance, statistics
 from ovo_clinic.study import Comparison
 
 # Metrics of the table by kind of task; p-values are given for the first two.
@@ -27,16 +27,18 @@ class ComparisonTable:
 
     Attributes:
         rows: one row per arm: model, kind, present (share of test units with the modality), macs and parameters,
-            delta_macs (per sample, minus concat's), and for each metric its mean, sd over seeds, and the bounds of
-            the patient bootstrap (but for multilabel tasks).
-        p_values: one row per metric and head: against which other head, the difference with its bootstrap bounds, Welch
-            and paired p-values over seeds, raw and Holm-corrected.
+            delta_macs (per sample, minus concat's), and for each headline metric its mean, sd over seeds, and the
+            bounds of the patient bootstrap.
+        p_values: of `significance.tests_table`.
+        intervals: one row per arm and metric, all metrics: mean over seeds, percentile (low, high) and BCa bounds over
+            patients, and how many resamples defined it.
         prevalence: share of positives among the test units (binary tasks).
         notes: what a reader must know.
     """
 
     rows: pd.DataFrame
     p_values: pd.DataFrame
+    intervals: pd.DataFrame
     prevalence: float | None
     notes: list[str]
 
@@ -61,7 +63,8 @@ def comparison_table(comparison: Comparison) -> ComparisonTable:
     """Computes the table of a study."""
     kind = comparison.prepared.manifest["kind"]
     metrics = HEADLINE[kind]
-    bootstrap = _bootstrap(comparison, metrics) if kind != "multilabel" else None
+    split = _test_split(comparison)
+    bootstrap = statistics.bootstrap_by_patient(split.predictions, split.target, split.patients, resamples=RESAMPLES)
     concat = next((label for label in comparison.heads if label.split("(")[0] == "concat"), None)
     base = _macs(comparison, concat) if concat else None
     rows = []
@@ -76,14 +79,14 @@ def comparison_table(comparison: Comparison) -> ComparisonTable:
             values = scores(comparison, arm.label, metric)
             row[f"{metric}_mean"] = values.mean()
             row[f"{metric}_sd"] = values.std(ddof=1) if values.size > 1 else np.nan
-            if bootstrap is not None:
-                interval = bootstrap.interval(arm.label, metric)
-                row[f"{metric}_low"], row[f"{metric}_high"] = interval.low, interval.high
+            interval = bootstrap.interval(arm.label, metric)
+            row[f"{metric}_low"], row[f"{metric}_high"] = interval.low, interval.high
         rows.append(row)
     first = next(iter(comparison.results.values()))[0]
     return ComparisonTable(
         rows=pd.DataFrame(rows),
-        p_values=_p_values(comparison, metrics[:2], bootstrap),
+        p_values=_tests(comparison, metrics[:2], split, bootstrap),
+        intervals=_intervals(bootstrap),
         prevalence=first["metrics"]["test"].get("prevalence"),
         notes=_notes(comparison),
     )
@@ -103,53 +106,56 @@ def _present(comparison: Comparison, modality: str) -> float:
     return float(comparison.prepared.array(modality).present[comparison.prepared.rows("test")].mean())
 
 
-def _bootstrap(comparison: Comparison, metrics: Sequence[str]) -> statistics.Bootstrap:
+@dataclass(frozen=True)
+class _TestSplit:
+    """What every arm predicted on the test split.
+
+    Attributes:
+        predictions: label -> (S,N) or (S,N,K).
+        target: (N,) or (N,K), NaN = not labelled.
+        patients: (N,) whose unit it is.
+    """
+
+    predictions: Mapping[str, npt.NDArray[np.float64]]
+    target: npt.NDArray[np.float64]
+    patients: npt.NDArray[Any]
+
+    def delong(self, a: str, b: str) -> statistics.Comparison:
+        """DeLong's test of two arms."""
+        return statistics.delong_test(self.predictions[a], self.predictions[b], self.target, self.patients)
+
+
+def _test_split(comparison: Comparison) -> _TestSplit:
     found = {arm.label: predictions(comparison, arm.label) for arm in comparison.arms}
     rows = comparison.prepared.rows("test")
     for label, (_, own) in found.items():
         assert np.array_equal(own, rows), f"{label} was evaluated on other units"
-    return statistics.bootstrap_by_patient(
+    return _TestSplit(
         {label: values for label, (values, _) in found.items()},
-        comparison.prepared.target[rows],
+        np.asarray(comparison.prepared.target[rows], dtype=np.float64),
         comparison.prepared.cohort["patient_id"].gather(rows).to_numpy(),
-        metrics,
-        RESAMPLES,
     )
 
 
-def _p_values(comparison: Comparison, metrics: Sequence[str], bootstrap: statistics.Bootstrap | None) -> pd.DataFrame:
-    """Every head against the best of the other heads, over seeds, corrected for the number of heads by Holm."""
+def _tests(
+    comparison: Comparison, metrics: Sequence[str], split: _TestSplit, bootstrap: statistics.Bootstrap
+) -> pd.DataFrame:
+    """Every head against the best of the other heads."""
+    values = {metric: {head: scores(comparison, head, metric) for head in comparison.heads} for metric in metrics}
+    defined = not all(np.isnan(score).all() for score in values.get("auroc", {}).values())
+    return significance.tests_table(values, bootstrap, {"auroc": {"delong": split.delong}} if defined else {})
+
+
+def _intervals(bootstrap: statistics.Bootstrap) -> pd.DataFrame:
     rows = []
-    for metric in metrics:
-        values = {label: scores(comparison, label, metric) for label in comparison.heads}
-        found: list[dict[str, Any]] = []
-        for label in comparison.heads:
-            others = [other for other in comparison.heads if other != label]
-            if not others:
-                continue
-            best = max(others, key=lambda other: values[other].mean())
-            welch = statistics.welch_t_test(values[label], values[best])
-            paired = statistics.paired_t_test(values[label], values[best])
-            row: dict[str, Any] = {
-                "metric": metric,
-                "model": label,
-                "against": best,
-                "difference": welch.difference,
-                "welch_p": welch.p_value,
-                "paired_p": paired.p_value,
-            }
-            if bootstrap is not None:
-                interval = bootstrap.difference(label, best, metric)
-                row |= {"difference_low": interval.low, "difference_high": interval.high}
-            found.append(row)
-        for name in ("welch", "paired"):
-            # The two best heads are each other's best: one test that stands in two rows, and counts once.
-            tests = {frozenset((row["model"], row["against"])): row[f"{name}_p"] for row in found}
-            corrected = dict(zip(tests, statistics.holm(list(tests.values())), strict=True))
-            for row in found:
-                row[f"{name}_p_holm"] = float(corrected[frozenset((row["model"], row["against"]))])
-        rows += found
-    return pd.DataFrame(rows, columns=None if rows else ["metric", "model", "against"])
+    for label, metrics in bootstrap.estimates.items():
+        for metric, estimate in metrics.items():
+            found, bca = estimate.percentile(bootstrap.level), estimate.bca(bootstrap.level)
+            bounds = {"low": found.low, "high": found.high, "bca_low": bca.low, "bca_high": bca.high}
+            rows.append(
+                {"model": label, "metric": metric, "mean": found.estimate, **bounds, "resamples": found.resamples}
+            )
+    return pd.DataFrame(rows)
 
 
 def _notes(comparison: Comparison) -> list[str]:
@@ -180,7 +186,7 @@ def printable(table: ComparisonTable, classes: Sequence[str]) -> pd.DataFrame:
             text = _percent(row[f"{metric}_mean"])
             if not pd.isna(row[f"{metric}_sd"]):
                 text += f" ± {_percent(row[f'{metric}_sd'])}"
-            if f"{metric}_low" in row and metric != "auprc_negative":
+            if metric != "auprc_negative":
                 text += f" [{_percent(row[f'{metric}_low'])}, {_percent(row[f'{metric}_high'])}]"
             line[metric_title(metric, classes)] = text
         for metric in metrics[:2] if table.tested else []:
@@ -206,12 +212,13 @@ def metric_title(metric: str, classes: Sequence[str]) -> str:
 
 
 def _p_text(p_values: pd.DataFrame, metric: str, model: str) -> str:
-    """`Welch / paired`, Holm-corrected, against the best other head."""
+    """`Welch / paired / over patients`, Holm-corrected, against the best other head."""
     found = p_values[(p_values["metric"] == metric) & (p_values["model"] == model)]
     if found.empty:
         return ""
     row = found.iloc[0]
-    texts = ["n/a" if pd.isna(p) else f"{p:.3g}" for p in (row["welch_p_holm"], row["paired_p_holm"])]
+    tests = (row[f"{name}_p_holm"] for name in ("welch", "paired", "bootstrap"))
+    texts = ["n/a" if pd.isna(p) else f"{p:.3g}" for p in tests]
     return f"{' / '.join(texts)} vs {row['against']}"
 
 
@@ -226,13 +233,11 @@ def caption(comparison: Comparison, table: ComparisonTable) -> str:
         f"{prepared.manifest['title']}. Test split: {rows.size} units of {patients} patients{prevalence}.",
         f"Percent, mean ± standard deviation over {seeds} seeds" if seeds > 1 else "Percent, one seed",
     ]
-    if any(str(column).endswith("_low") for column in table.rows):
-        parts[-1] += " [95 % interval over patients, bootstrap]"
-    parts[-1] += "."
+    parts[-1] += " [95 % interval over patients, bootstrap]."
     if table.tested:
         parts.append(
-            "p: Welch / paired by seed, against the best other head (best on these same test units), Holm-corrected; "
-            "they speak of seeds, not of patients."
+            "p: Welch / paired by seed / bootstrap over patients, against the best other head (best on these same test "
+            "units), Holm-corrected; the first two speak of seeds, not of patients."
         )
     if (table.rows["kind"] == "modality").any():
         parts.append("Alone: one modality without the others, and the share of test units that have it.")
@@ -240,9 +245,9 @@ def caption(comparison: Comparison, table: ComparisonTable) -> str:
 
 
 def save(comparison: Comparison, table: ComparisonTable) -> None:
-    """Writes table.csv, p_values.csv and table.tex into the study's folder."""
-    table.rows.to_csv(comparison.folder / "table.csv", index=False)
-    table.p_values.to_csv(comparison.folder / "p_values.csv", index=False)
+    """Writes table.csv, p_values.csv, intervals.csv and table.tex into the study's folder."""
+    for name, frame in {"table": table.rows, "p_values": table.p_values, "intervals": table.intervals}.items():
+        frame.to_csv(comparison.folder / f"{name}.csv", index=False)
     text = printable(table, comparison.prepared.manifest["classes"])
     latex = text.to_latex(index=False, escape=True, caption=_latex_escaped(caption(comparison, table)))
     (comparison.folder / "table.tex").write_text(latex.replace("±", r"$\pm$"), encoding="utf-8")

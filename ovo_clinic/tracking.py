@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
+import pandas as pd
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, ViewType
 
@@ -22,6 +23,7 @@ from ovo_clinic import resources
 from ovo_clinic.errors import UserError
 from ovo_clinic.report import ComparisonTable
 from ovo_clinic.runs import Result
+from ovo_clinic.significance import LABELS
 from ovo_clinic.study import Comparison
 
 _PARAM_LENGTH = 6000
@@ -159,10 +161,7 @@ class Store:
         summary = {str(name): float(value) for name, value in row.items() if isinstance(value, (int, float))}
         p_values = table.p_values[table.p_values["model"] == label] if not table.p_values.empty else table.p_values
         for _, line in p_values.iterrows():
-            summary |= {
-                f"{line['metric']}_{name}": float(line[name])
-                for name in ("welch_p", "welch_p_holm", "paired_p", "paired_p_holm")
-            }
+            summary |= {f"{line['metric']}_{name}": value for name, value in _test_values(line).items()}
         params = {key: value for key, value in _run_params(results[0]).items() if key not in ("seed", "digest.config")}
         self._log(run, params=params, metrics=[_metric(name, value) for name, value in summary.items()])
         for result in results:
@@ -226,11 +225,13 @@ def _p_value_metrics(table: ComparisonTable) -> list[Metric]:
     metrics = []
     for _, line in table.p_values.iterrows():
         model = "".join(character if character.isalnum() or character in "_-." else "_" for character in line["model"])
-        metrics += [
-            _metric(f"{line['metric']}_{name}.{model}", line[name])
-            for name in ("difference", "welch_p", "welch_p_holm", "paired_p", "paired_p_holm")
-        ]
+        metrics += [_metric(f"{line['metric']}_{name}.{model}", value) for name, value in _test_values(line).items()]
     return metrics
+
+
+def _test_values(line: "pd.Series[Any]") -> dict[str, float]:
+    """The numbers of a row of the table of tests."""
+    return {str(name): float(value) for name, value in line.items() if name not in LABELS}
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

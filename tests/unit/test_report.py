@@ -161,6 +161,40 @@ def test_p_values_are_against_the_best_other_head(study: Study, metric: str) -> 
         corrected = multipletests([raw[index] for index in first], method="holm")[1]
         of_pair = {pairs[index]: p for index, p in zip(first, corrected, strict=True)}
         np.testing.assert_allclose(tests[f"{name}_p_holm"], [of_pair[pair] for pair in pairs], rtol=1e-6)
+    uncorrected = [tests["wilcoxon_p"].iloc[index] for index in first]
+    of_pair = dict(zip([pairs[i] for i in first], multipletests(uncorrected, method="fdr_bh")[1], strict=True))
+    np.testing.assert_allclose(tests["wilcoxon_p_bh"], [of_pair[pair] for pair in pairs], rtol=1e-9)
+
+
+def test_p_values_over_patients(study: Study) -> None:
+    tests = study.table.p_values.query("metric == 'auroc'").set_index("model")
+    y = truth(study)[test_predictions(study, "ovo").index].to_numpy() == 1
+    for label in HEADS:
+        best = tests.loc[label, "against"]
+        difference = resampled(study, label, "auroc") - resampled(study, best, "auroc")
+        share = min(np.sum(difference <= 1e-12), np.sum(difference >= -1e-12))
+        assert tests.loc[label, "bootstrap_p"] == pytest.approx(min(1, 2 * (share + 1) / (RESAMPLES + 1)))
+        kernels = []
+        for model in (label, best):
+            seeds = test_predictions(study, model).to_numpy().T
+            pairs = seeds[:, y][:, :, None], seeds[:, ~y][:, None, :]
+            kernels.append(((pairs[0] > pairs[1]) + (pairs[0] == pairs[1]) / 2).mean(axis=0))
+        k = kernels[0] - kernels[1]
+        variance = np.var(k.mean(1), ddof=1) / k.shape[0] + np.var(k.mean(0), ddof=1) / k.shape[1]
+        expected = 2 * scipy.stats.norm.sf(abs(k.mean()) / np.sqrt(variance))
+        assert tests.loc[label, "delong_p"] == pytest.approx(expected, rel=1e-6)
+    assert study.table.p_values.query("metric == 'auprc'")["delong_p"].isna().all()
+
+
+def test_every_metric_has_an_interval(study: Study) -> None:
+    found = study.table.intervals.set_index(["model", "metric"])
+    metrics = {"auroc", "auprc", "auprc_negative", "brier", "log_loss"}
+    assert set(found.index) == {(label, metric) for label in ARMS for metric in metrics}
+    for (label, metric), line in found.iterrows():
+        assert line["mean"] == pytest.approx(np.mean(scores(study, label, metric)), abs=1e-6)
+        assert line["low"] < line["high"] and line["resamples"] == RESAMPLES
+    samples = resampled(study, "ovo", "auroc")
+    assert found.loc[("ovo", "auroc"), "low"] == pytest.approx(np.quantile(samples, 0.025), abs=1e-9)
 
 
 def test_costs_are_those_of_the_runs_less_those_of_concat(study: Study) -> None:
@@ -177,6 +211,7 @@ def test_csv_files_hold_the_numbers(study: Study) -> None:
     folder = study.comparison.folder
     pd.testing.assert_frame_equal(pd.read_csv(folder / "table.csv"), study.table.rows, check_dtype=False)
     pd.testing.assert_frame_equal(pd.read_csv(folder / "p_values.csv"), study.table.p_values, check_dtype=False)
+    pd.testing.assert_frame_equal(pd.read_csv(folder / "intervals.csv"), study.table.intervals, check_dtype=False)
 
 
 def latex_cells(folder: Path) -> list[list[str]]:
@@ -197,7 +232,8 @@ def test_latex_holds_the_printed_table(study: Study) -> None:
     assert cells["AUROC"] == rf"{mean:.1f} $\pm$ {sd:.1f} [{low:.1f}, {high:.1f}]"
     tests = study.table.p_values.query("metric == 'auroc' and model == 'ovo'").iloc[0]
     against = tests["against"].replace("_", r"\_")
-    assert cells["p AUROC"] == f"{tests['welch_p_holm']:.3g} / {tests['paired_p_holm']:.3g} vs {against}"
+    corrected = " / ".join(f"{tests[f'{name}_p_holm']:.3g}" for name in ("welch", "paired", "bootstrap"))
+    assert cells["p AUROC"] == f"{corrected} vs {against}"
     assert lines[0][0] == r"modality\_01 (alone, 100 \%)" and lines[0][6:] == ["", ""]
 
 

@@ -1,4 +1,4 @@
-"""Tests over seeds against scipy, published p-values and written-out formulas; the bootstrap against scikit-learn."""
+"""Tests over runs against scipy, published p-values and written-out formulas; DeLong against its O(n^2) kernel."""
 
 import math
 import warnings
@@ -6,20 +6,24 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-import sklearn.metrics
 from scipy import stats
+from statsmodels.stats.multitest import multipletests
 
-from ovo_clinic.metrics import UndefinedMetric, bca
+from ovo_clinic.metrics import UndefinedMetric
 from ovo_clinic.statistics import (
-    METRICS,
-    MULTICLASS_METRICS,
-    bootstrap_by_patient,
+    Summary,
+    auroc_interval,
+    benjamini_hochberg,
+    corrected_resampled_t_test,
+    delong_test,
+    from_summary,
+    hedges_g,
     holm,
+    paired_effect,
     paired_t_test,
-    weighted_multiclass_metrics,
-    weighted_ranking_metrics,
-    welch_from_summary,
+    probability_of_superiority,
     welch_t_test,
+    wilcoxon_test,
 )
 
 
@@ -47,7 +51,24 @@ def test_welch_against_the_formula() -> None:
     ids=["mimic", "tadpole", "eicu"],
 )
 def test_welch_from_the_papers_means_and_deviations(ovo, other, p_value: float) -> None:
-    assert welch_from_summary(*ovo, 10, *other, 10).p_value == pytest.approx(p_value, rel=0.02)
+    found = from_summary(Summary(*ovo, 10), Summary(*other, 10))
+    assert found.p_value == pytest.approx(p_value, rel=0.02)
+    assert found.difference == pytest.approx(ovo[0] - other[0])
+
+
+def test_from_summary_is_the_test_of_the_runs_themselves() -> None:
+    a, b = np.random.default_rng(0).normal(0.8, 0.02, (2, 7))
+    found = from_summary(Summary(a.mean(), a.std(ddof=1), 7), Summary(b.mean(), b.std(ddof=1), 7))
+    expected = stats.ttest_ind(a, b, equal_var=False)
+    assert (found.statistic, found.p_value) == pytest.approx((expected.statistic, expected.pvalue), rel=1e-9)
+
+
+def test_from_summary_of_runs_without_deviation_or_of_one_run() -> None:
+    assert from_summary(Summary(0.8, 0, 3), Summary(0.8, 0, 3)).p_value == 1.0
+    fixed = from_summary(Summary(0.8, 0, 3), Summary(0.7, 0, 3))
+    assert math.isnan(fixed.p_value) and fixed.note == "no variation over seeds"
+    single = from_summary(Summary(0.8, math.nan, 1), Summary(0.7, 0.1, 3))
+    assert math.isnan(single.p_value) and single.note == "fewer than two seeds"
 
 
 def test_paired_is_the_one_sample_test_of_the_differences() -> None:
@@ -62,7 +83,11 @@ def test_paired_is_the_one_sample_test_of_the_differences() -> None:
     assert found.p_value < welch_t_test(a, b).p_value
 
 
-@pytest.mark.parametrize("test", [welch_t_test, paired_t_test])
+def nadeau_bengio(a, b):
+    return corrected_resampled_t_test(a, b, 0.25)
+
+
+@pytest.mark.parametrize("test", [welch_t_test, paired_t_test, nadeau_bengio])
 def test_where_no_t_test_can_be_made(test) -> None:
     equal = test([0.8, 0.8, 0.8], [0.8, 0.8, 0.8])
     assert (equal.p_value, equal.difference) == (1.0, 0.0)
@@ -84,6 +109,57 @@ def test_one_constant_head_is_still_tested_by_welch() -> None:
     assert welch_t_test(a, b).p_value == pytest.approx(2 * stats.t.sf(t, 4), rel=1e-6)
 
 
+def test_wilcoxon_against_scipy_and_its_exact_distribution() -> None:
+    rng = np.random.default_rng(2)
+    a = rng.normal(0.8, 0.02, 10)
+    b = a - rng.normal(0.01, 0.02, 10)
+    found, expected = wilcoxon_test(a, b), stats.wilcoxon(a, b)
+    assert (found.statistic, found.p_value) == (expected.statistic, pytest.approx(expected.pvalue))
+    assert found.difference == pytest.approx(np.mean(a - b))
+    # Five differences of one sign: one of 2^5 signings, at either end.
+    assert wilcoxon_test([0.9, 0.8, 0.7, 0.85, 0.75], [0.8, 0.6, 0.4, 0.45, 0.25]).p_value == pytest.approx(2 / 32)
+
+
+def test_where_no_wilcoxon_test_can_be_made() -> None:
+    equal = wilcoxon_test([0.1 + 0.2, 0.3], [0.3, 0.3])
+    assert (equal.p_value, equal.note) == (1.0, "all runs are equal")
+    assert math.isnan(wilcoxon_test([0.8], [0.7]).p_value)
+    assert math.isnan(wilcoxon_test([0.8, np.nan], [0.7, 0.6]).p_value)
+
+
+def test_nadeau_bengio_is_its_formula() -> None:
+    a = np.array([0.81, 0.79, 0.84, 0.80, 0.83])
+    b = np.array([0.80, 0.77, 0.80, 0.81, 0.79])
+    d = [x - y for x, y in zip(a, b, strict=True)]
+    mean = sum(d) / 5
+    variance = sum((x - mean) ** 2 for x in d) / 4
+    t = mean / math.sqrt((1 / 5 + 1 / 4) * variance)  # five folds: a test fold is a quarter of the training folds
+    found = corrected_resampled_t_test(a, b, test_per_training=1 / 4)
+    assert found.statistic == pytest.approx(t, rel=1e-12)
+    assert found.p_value == pytest.approx(2 * stats.t.sf(abs(t), 4), rel=1e-12)
+    plain = paired_t_test(a, b)
+    assert found.statistic == pytest.approx(plain.statistic / math.sqrt(1 + 5 / 4))
+    assert found.p_value > plain.p_value and found.difference == pytest.approx(mean)
+
+
+def test_effect_sizes_written_out() -> None:
+    a, b = np.array([0.83, 0.85, 0.82, 0.86]), np.array([0.80, 0.84, 0.79, 0.83, 0.82])
+    pooled = math.sqrt((3 * a.var(ddof=1) + 4 * b.var(ddof=1)) / 7)
+    assert hedges_g(a, b) == pytest.approx((a.mean() - b.mean()) / pooled * (1 - 3 / (4 * 9 - 9)), rel=1e-9)
+    d = a - b[:4]
+    assert paired_effect(a, b[:4]) == pytest.approx(d.mean() / d.std(ddof=1))
+    wins = np.mean([(x > y) + (x == y) / 2 for x in a for y in b])
+    assert probability_of_superiority(a, b) == pytest.approx(wins)
+    assert probability_of_superiority(b, a) == pytest.approx(1 - wins)
+
+
+def test_runs_without_variation_have_no_effect_size() -> None:
+    assert math.isnan(hedges_g([0.8, 0.8], [0.7, 0.7])) and math.isnan(hedges_g([0.8], [0.7, 0.6]))
+    assert math.isnan(paired_effect([0.8, 0.7], [0.7, 0.6])) and math.isnan(paired_effect([0.8], [0.7]))
+    assert probability_of_superiority([0.8, 0.8], [0.8, 0.8]) == 0.5
+    assert math.isnan(probability_of_superiority([], [0.8]))
+
+
 def test_holm_hand_worked() -> None:
     # Sorted 0.01, 0.02, 0.03, 0.04 times 4, 3, 2, 1, then the running maximum.
     assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
@@ -94,146 +170,101 @@ def test_holm_hand_worked() -> None:
     assert np.isnan(holm([math.nan])).all()
 
 
-@pytest.mark.parametrize("decimals", [1, 2, 16], ids=["many ties", "some ties", "no ties"])
-def test_weighted_metrics_against_scikit_learn(decimals: int) -> None:
+def test_benjamini_hochberg_hand_worked() -> None:
+    # Sorted 0.01, 0.02, 0.03, 0.2 times 4/1, 4/2, 4/3, 4/4, then the running minimum from the end.
+    assert benjamini_hochberg([0.2, 0.01, 0.03, 0.02]) == pytest.approx([0.2, 0.04, 0.04, 0.04])
+    assert np.isnan(benjamini_hochberg([math.nan, 0.03])).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("correct", "method"), [(holm, "holm"), (benjamini_hochberg, "fdr_bh")])
+def test_corrections_against_statsmodels(correct, method: str) -> None:
+    p = np.random.default_rng(6).random(20) ** 3
+    with_gap = np.insert(p, 7, math.nan)
+    assert np.delete(correct(with_gap), 7) == pytest.approx(multipletests(p, method=method)[1], abs=1e-15)
+
+
+def kernel(scores: np.ndarray, positive: np.ndarray) -> np.ndarray:
+    """(m,n) of DeLong, DeLong and Clarke-Pearson: 1 where the positive is above the negative, 1/2 where equal."""
+    x, y = scores[positive][:, None], scores[~positive][None]
+    return (x > y) + (x == y) / 2
+
+
+def delong_by_definition(a: np.ndarray, b: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
+    """(difference, its variance) from the covariances of the components, their equations 4-6."""
+    kernels = [kernel(a, positive), kernel(b, positive)]
+    s10, s01 = np.cov([k.mean(axis=1) for k in kernels]), np.cov([k.mean(axis=0) for k in kernels])
+    s = s10 / kernels[0].shape[0] + s01 / kernels[0].shape[1]
+    return kernels[0].mean() - kernels[1].mean(), s[0, 0] + s[1, 1] - 2 * s[0, 1]
+
+
+def two_models(units: int, decimals: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(decimals)
-    positive = rng.random(200) < 0.15
-    scores = np.round(rng.random(200) + 0.3 * positive, decimals)
-    weights = rng.integers(0, 4, size=(20, 200)).astype(float)
-    weights[10:] = rng.random((10, 200))
-    found = weighted_ranking_metrics(scores, positive, weights)
-    assert tuple(found) == METRICS
-    for row, w in enumerate(weights):
-        expected = {
-            "auroc": sklearn.metrics.roc_auc_score(positive, scores, sample_weight=w),
-            "auprc": sklearn.metrics.average_precision_score(positive, scores, sample_weight=w),
-            "auprc_negative": sklearn.metrics.average_precision_score(~positive, -scores, sample_weight=w),
-        }
-        for metric, value in expected.items():
-            assert found[metric][row] == pytest.approx(value, abs=1e-12), metric
+    target = (rng.random(units) < 0.3).astype(float)
+    common = rng.normal(size=units)
+    a = 0.8 * target + common + rng.normal(size=units)
+    return np.round(a, decimals), np.round(0.5 * target + common + rng.normal(size=units), decimals), target
 
 
-def test_weighted_metrics_are_nan_where_a_weighting_leaves_one_class() -> None:
-    scores, positive = np.array([0.9, 0.5, 0.1]), np.array([True, False, False])
-    weights = np.array([[1.0, 1, 1], [0, 1, 1], [2, 0, 0]])
-    for values in weighted_ranking_metrics(scores, positive, weights).values():
-        assert values[0] == 1.0 and np.isnan(values[1:]).all()
-    for values in weighted_ranking_metrics(scores, np.zeros(3, dtype=bool), weights).values():
-        assert np.isnan(values).all()
-
-
-def classified(decimals: int = 16) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(decimals)
-    target = rng.integers(0, 3, 90)
-    logits = rng.normal(size=(90, 3)) + 1.5 * np.eye(3)[target]
-    p = np.round(np.exp(logits) / np.exp(logits).sum(1, keepdims=True), decimals)
-    return p / p.sum(1, keepdims=True), target.astype(float)
-
-
-@pytest.mark.parametrize("decimals", [1, 16], ids=["many ties", "no ties"])
-def test_weighted_multiclass_metrics_against_scikit_learn(decimals: int) -> None:
-    p, y = classified(decimals)
-    weights = np.random.default_rng(3).integers(0, 4, size=(10, 90))
-    found = weighted_multiclass_metrics(p, y, weights.astype(float))
-    assert tuple(found) == MULTICLASS_METRICS
-    for row, w in enumerate(weights):
-        rows = np.repeat(np.arange(90), w)
-        mauc = sklearn.metrics.roc_auc_score(y[rows], p[rows], multi_class="ovo")
-        tables = sklearn.metrics.multilabel_confusion_matrix(y[rows], p[rows].argmax(1), labels=[0, 1, 2])
-        shares = [table[i, i] / table[i].sum() for table in tables for i in (0, 1)]
-        assert found["mauc"][row] == pytest.approx(mauc, abs=1e-12)
-        assert found["bca"][row] == pytest.approx(np.mean(shares), abs=1e-12)
-
-
-def test_a_weighting_without_a_class_has_no_mauc_and_the_bca_of_the_challenge() -> None:
-    p, y = classified()
-    found = weighted_multiclass_metrics(p, y, np.array([y < 2, y < 3], dtype=float))
-    assert np.isnan(found["mauc"][0]) and not np.isnan(found["mauc"][1])
-    assert found["bca"][0] == pytest.approx(bca(p[y < 2], y[y < 2]), abs=1e-12)
-
-
-def test_bootstrap_of_a_multiclass_task() -> None:
-    p, y = classified()
-    patients = np.arange(90) // 2
-    found = bootstrap_by_patient({"a": np.stack([p, p[::-1]])}, y, patients, MULTICLASS_METRICS, resamples=300)
-    for metric in MULTICLASS_METRICS:
-        interval = found.interval("a", metric)
-        assert interval.low < interval.estimate < interval.high and interval.resamples == 300
-    expected = np.mean([sklearn.metrics.roc_auc_score(y, seed, multi_class="ovo") for seed in (p, p[::-1])])
-    assert found.estimates["a"]["mauc"] == pytest.approx(expected, abs=1e-12)
-
-
-def cohort(units: int = 400, patients: int = 150) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(11)
-    target = (rng.random(units) < 0.2).astype(float)
-    return rng.random((3, units)) + 0.4 * target, target, rng.integers(0, patients, units).astype(str)
-
-
-def test_bootstrap_draws_whole_patients_and_averages_over_seeds() -> None:
-    """A plain loop that copies the units of the drawn patients gives an interval of the same distribution."""
-    predictions, target, patients = cohort()
-    found = bootstrap_by_patient({"ovo": predictions}, target, patients, resamples=2000, seed=1)
-    rng = np.random.default_rng(99)
-    units_of = [np.flatnonzero(patients == patient) for patient in np.unique(patients)]
-    expected = []
-    for _ in range(200):
-        rows = np.concatenate([units_of[i] for i in rng.integers(0, len(units_of), len(units_of))])
-        expected.append(np.mean([sklearn.metrics.roc_auc_score(target[rows], p[rows]) for p in predictions]))
-    samples = found.samples["ovo"]["auroc"]
-    assert samples.mean() == pytest.approx(np.mean(expected), abs=0.004)
-    assert samples.std() == pytest.approx(np.std(expected), rel=0.2)
-    interval = found.interval("ovo", "auroc")
-    assert interval.estimate == pytest.approx(
-        np.mean([sklearn.metrics.roc_auc_score(target, p) for p in predictions]), abs=1e-12
+@pytest.mark.parametrize("decimals", [0, 1, 16], ids=["many ties", "some ties", "no ties"])
+def test_delong_against_its_quadratic_kernel(decimals: int) -> None:
+    a, b, target = two_models(150, decimals)
+    difference, variance = delong_by_definition(a, b, target == 1)
+    found = delong_test(a, b, target)
+    assert found.difference == pytest.approx(difference, abs=1e-12)
+    assert found.statistic == pytest.approx(difference / math.sqrt(variance), rel=1e-9)
+    assert found.p_value == pytest.approx(2 * stats.norm.sf(abs(found.statistic)), rel=1e-9)
+    area = kernel(a, target == 1)
+    deviation = math.sqrt(np.var(area.mean(1), ddof=1) / len(area) + np.var(area.mean(0), ddof=1) / area.shape[1])
+    interval = auroc_interval(a, target, level=0.9)
+    assert interval.estimate == pytest.approx(area.mean(), abs=1e-12)
+    assert (interval.low, interval.high) == pytest.approx(
+        area.mean() + 1.6448536269514722 * deviation * np.array([-1, 1])
     )
-    assert (interval.low, interval.high) == pytest.approx(np.percentile(samples, [2.5, 97.5]))
-    assert interval.resamples == 2000
 
 
-def test_bootstrap_over_patients_is_wider_than_over_units() -> None:
-    """Ten identical units a patient: treating them as independent would narrow the interval by about sqrt(10)."""
-    rng = np.random.default_rng(5)
-    target = np.repeat((rng.random(80) < 0.3).astype(float), 10)
-    scores = np.repeat(rng.random(80), 10)[None] + 0.2 * target
-    patients = np.repeat(np.arange(80), 10)
-    by_patient = bootstrap_by_patient({"a": scores}, target, patients, resamples=400).interval("a", "auroc")
-    by_unit = bootstrap_by_patient({"a": scores}, target, np.arange(800), resamples=400).interval("a", "auroc")
-    ratio = (by_patient.high - by_patient.low) / (by_unit.high - by_unit.low)
-    assert 2.5 < ratio < 4
+def test_delong_of_seeds_is_that_of_their_mean_kernel() -> None:
+    (a, b, target), positive = two_models(120, 1), two_models(120, 1)[2] == 1
+    seeds = np.stack([a, a + np.random.default_rng(0).normal(size=120)])
+    mean = np.mean([kernel(seed, positive) for seed in seeds], axis=0) - kernel(b, positive)
+    variance = np.var(mean.mean(1), ddof=1) / len(mean) + np.var(mean.mean(0), ddof=1) / mean.shape[1]
+    assert delong_test(seeds, b, target).statistic == pytest.approx(mean.mean() / math.sqrt(variance), rel=1e-9)
 
 
-def test_bootstrap_difference_uses_the_same_resamples() -> None:
-    predictions, target, patients = cohort()
-    heads = {"a": predictions, "b": predictions + 1e-9, "c": predictions[:, ::-1]}
-    found = bootstrap_by_patient(heads, target, patients, metrics=METRICS, resamples=200)
-    for metric in METRICS:
-        same = found.difference("a", "b", metric)
-        assert (same.low, same.high) == pytest.approx((0, 0), abs=1e-12)
-        forward, backward = found.difference("a", "c", metric), found.difference("c", "a", metric)
-        assert (forward.low, forward.high) == pytest.approx((-backward.high, -backward.low), abs=1e-12)
-        expected = found.interval("a", metric).estimate - found.interval("c", metric).estimate
-        assert forward.estimate == pytest.approx(expected)
+def test_delong_of_patients_with_several_units_is_obuchowskis() -> None:
+    a, b, target = two_models(160, 1)
+    positive, patients = target == 1, np.random.default_rng(8).integers(0, 60, 160)
+    k = kernel(a, positive) - kernel(b, positive)
+    difference, rows, columns = k.mean(), patients[positive], patients[~positive]
+    everyone = sorted(set(patients))
+    x = np.array([(k.mean(1) - difference)[rows == who].sum() for who in everyone])
+    y = np.array([(k.mean(0) - difference)[columns == who].sum() for who in everyone])
+    m, n, clusters = len(rows), len(columns), len(everyone)
+    m_clusters, n_clusters = len(set(rows)), len(set(columns))
+    s10 = m_clusters / ((m_clusters - 1) * m) * np.sum(x**2)
+    s01 = n_clusters / ((n_clusters - 1) * n) * np.sum(y**2)
+    s11 = clusters / (clusters - 1) * np.sum(x * y)
+    variance = s10 / m + s01 / n + 2 * s11 / (m * n)
+    found = delong_test(a, b, target, patients.astype(str))
+    assert found.statistic == pytest.approx(difference / math.sqrt(variance), rel=1e-9)
+    assert found.p_value != pytest.approx(delong_test(a, b, target).p_value, rel=1e-3)
 
 
-def test_bootstrap_is_seeded_and_independent_of_chunks_and_unlabelled_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    predictions, target, patients = cohort()
-    found = bootstrap_by_patient({"a": predictions}, target, patients, resamples=50, seed=4)
-    monkeypatch.setattr("ovo_clinic.statistics._WEIGHTS_AT_ONCE", 7 * target.size)
-    again = bootstrap_by_patient(
-        {"a": np.c_[predictions, np.ones((3, 2))]},
-        np.r_[target, np.nan, np.nan],
-        np.concatenate([patients, ["new", patients[0]]]),
-        resamples=50,
-        seed=4,
-    )
-    assert np.array_equal(again.samples["a"]["auroc"], found.samples["a"]["auroc"])
-    other = bootstrap_by_patient({"a": predictions}, target, patients, resamples=50, seed=5)
-    assert not np.array_equal(other.samples["a"]["auroc"], found.samples["a"]["auroc"])
+def test_delong_leaves_out_what_is_not_labelled() -> None:
+    a, b, target = two_models(100, 1)
+    hidden = target.copy()
+    hidden[::5] = math.nan
+    keep = ~np.isnan(hidden)
+    assert delong_test(a, b, hidden) == delong_test(a[keep], b[keep], target[keep])
 
 
-def test_bootstrap_without_both_classes_is_nan() -> None:
-    found = bootstrap_by_patient({"a": np.array([0.1, 0.2, 0.3])}, np.zeros(3), np.arange(3), resamples=10)
-    interval = found.interval("a", "auroc")
-    assert math.isnan(interval.estimate) and math.isnan(interval.low) and interval.resamples == 0
-    with pytest.raises(UndefinedMetric, match="no unit is labelled"):
-        bootstrap_by_patient({"a": np.array([0.1])}, [math.nan], ["p"])
+def test_where_delong_has_nothing_to_say() -> None:
+    a, _, target = two_models(50, 1)
+    same = delong_test(a, 3 * a + 1, target)
+    assert (same.difference, same.p_value, same.note) == (0.0, 1.0, "both rank the units alike")
+    few = delong_test([0.1, 0.2, 0.3], [0.3, 0.2, 0.1], [0, 0, 1])
+    assert few.difference == 1.0 and math.isnan(few.p_value) and few.note == "too few patients"
+    assert math.isnan(auroc_interval([0.1, 0.2, 0.3], [0, 0, 1]).low)
+    perfect = auroc_interval([0.1, 0.2, 0.3, 0.4], [0, 0, 1, 1])
+    assert (perfect.low, perfect.estimate, perfect.high) == (1.0, 1.0, 1.0)
+    with pytest.raises(UndefinedMetric, match="both classes"):
+        delong_test(a, a, np.ones(50))

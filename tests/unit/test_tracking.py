@@ -95,6 +95,7 @@ def test_the_run_of_a_head_holds_its_row_of_the_table_and_its_p_values(logged: L
             assert metrics[column] == pytest.approx(table.loc[name, column]), column
         assert metrics["auroc_welch_p"] == pytest.approx(tests.loc[("auroc", name), "welch_p"])
         assert metrics["auprc_paired_p_holm"] == pytest.approx(tests.loc[("auprc", name), "paired_p_holm"])
+        assert metrics["auroc_delong_p_bh"] == pytest.approx(tests.loc[("auroc", name), "delong_p_bh"])
     assert "seed" not in top["ovo"].data.params and top["ovo"].data.params["model.fusion.name"] == "ovo"
 
 
@@ -137,7 +138,7 @@ def test_the_run_of_the_study_holds_tables_figures_settings_and_attrition(logged
         if not entry.is_dir
     }
     figures = {f"figures/{name}.png" for name in ("roc", "pr", "auroc", "auprc", "training")}
-    tables = {"tables/table.csv", "tables/p_values.csv", "tables/table.tex"}
+    tables = {f"tables/{name}" for name in ("table.csv", "p_values.csv", "intervals.csv", "table.tex")}
     assert files == figures | tables | {"config.json", "attrition.json"}
     folder = logged.home / "mlflow_artifacts" / "ward" / run.info.run_id / "artifacts"
     config = json.loads((folder / "config.json").read_text())
