@@ -3,25 +3,31 @@
 Heavy imports stand inside the commands that need them, so that `--help` and the data commands start at once.
 """
 
-import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from ovo_clinic import __version__
+from ovo_clinic.cli_values import Words, names, size, words
 from ovo_clinic.errors import UserError
+from ovo_clinic.terminal import (
+    err,
+    out,
+    print_attrition,
+    print_costs,
+    print_paper_costs,
+    print_prepared,
+    print_run,
+    print_score,
+    print_study,
+    progress,
+)
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from rich.table import Table
-
-    from ovo_clinic.prepare import Prepared
-    from ovo_clinic.verbs import Study
+    from ovo_clinic.prepared import Prepared
 
 app = typer.Typer(
     name="ovo-clinic",
@@ -30,9 +36,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-# Without a terminal rich assumes 80 columns and cuts the tables.
-out = Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False)
-err = Console(stderr=True, highlight=False, markup=False)
 
 INTERRUPTED = 130
 
@@ -41,7 +44,14 @@ Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as training.learning_rate=1e-4.")
 ]
 Raw = Annotated[
-    Path | None, typer.Option("--raw", help="Folder of the raw files; not needed once the task is prepared.")
+    list[str] | None,
+    typer.Option(
+        "--raw", metavar="DIR | SOURCE=DIR...", help="Folder of the raw files, or one a download; needed once."
+    ),
+]
+Lists = Annotated[
+    list[Path] | None,
+    typer.Option("--split-lists", metavar="FILE...", help="A published split: rows of patient, part."),
 ]
 Uri = Annotated[str | None, typer.Option("--tracking-uri", help="MLflow store; default: sqlite under OVO_CLINIC_HOME.")]
 Remote = Annotated[bool, typer.Option("--allow-remote-tracking", help="Permit a store on another machine.")]
@@ -73,10 +83,10 @@ def demo(
     from ovo_clinic import verbs
 
     out.print(f"Synthetic eICU data of {patients} people; the label's true probabilities are known.")
-    with _progress("training") as advance:
+    with progress("training") as advance:
         found = verbs.demo(patients=patients, seeds=seeds, workers=workers, on_progress=advance)
-    _print_attrition(found.study.comparison.prepared)
-    _print_study(found.study)
+    print_attrition(found.study.comparison.prepared)
+    print_study(found.study)
     single, start = found.best_single
     out.print(
         f"\nAUROC on the test units: oracle {100 * found.oracle:.1f} (the probabilities that the labels were drawn "
@@ -106,9 +116,15 @@ def synth(
 
 
 @app.command()
-def prepare(task: Task, overrides: Overrides = None, raw: Raw = None) -> None:
+def prepare(
+    task: Task,
+    overrides: Overrides = None,
+    raw: Raw = None,
+    split_lists: Lists = None,
+    memory: Annotated[str | None, typer.Option(help="What to keep within, such as 4GB; default: a third.")] = None,
+) -> None:
     """Turns raw files into a cached dataset."""
-    _print_prepared(_prepared(task, overrides, raw))
+    print_prepared(_prepared(words(overrides, raw, split_lists), task, size(memory)))
 
 
 @app.command()
@@ -117,6 +133,7 @@ def export(
     folder: Annotated[Path, typer.Option("--out", help="A new folder.")],
     overrides: Overrides = None,
     raw: Raw = None,
+    split_lists: Lists = None,
     kind: Annotated[Literal["csv", "parquet"], typer.Option("--format", help="csv.gz or parquet.")] = "csv",
 ) -> None:
     """Writes cohort and features for other tools.
@@ -125,7 +142,7 @@ def export(
     """
     from ovo_clinic.export import export as write
 
-    for path in write(_prepared(task, overrides, raw), folder, kind):
+    for path in write(_prepared(words(overrides, raw, split_lists), task), folder, kind):
         out.print(str(path))
     out.print("These files hold patient-level rows: keep them where the raw data may lie.")
 
@@ -166,23 +183,18 @@ def train(
     task: Task,
     overrides: Overrides = None,
     raw: Raw = None,
+    split_lists: Lists = None,
     tracking_uri: Uri = None,
     allow_remote_tracking: Remote = False,
 ) -> None:
     """Trains one model."""
     from ovo_clinic import verbs
 
+    given = words(overrides, raw, split_lists)
     run = verbs.train(
-        task, overrides or (), raw=raw, tracking_uri=tracking_uri, allow_remote_tracking=allow_remote_tracking
+        task, given.overrides, raw=given.raw, tracking_uri=tracking_uri, allow_remote_tracking=allow_remote_tracking
     )
-    if run.result["task"]["leaky"]:
-        out.print(f"LEAKY TASK: {run.result['task']['leaky']}", style="bold red")
-    for warning in run.result["warnings"]:
-        out.print(f"warning: {warning}", style="yellow")
-    for split, metrics in run.result["metrics"].items():
-        out.print(f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
-    out.print(f"best epoch {run.result['best_epoch']} of {len(run.result['history'])}; run folder {run.folder}")
-    _print_mlflow(run.tracking_uri)
+    print_run(run)
 
 
 @app.command()
@@ -190,6 +202,7 @@ def compare(
     task: Task,
     overrides: Overrides = None,
     raw: Raw = None,
+    split_lists: Lists = None,
     fusion: Annotated[str | None, typer.Option(help="Heads, separated by commas; default: the config's.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs per head; default: the config's.")] = None,
     unimodal: Annotated[bool | None, typer.Option(help="Also train every modality alone.")] = None,
@@ -204,12 +217,13 @@ def compare(
     """
     from ovo_clinic import verbs
 
-    with _progress("training") as advance:
+    given = words(overrides, raw, split_lists)
+    with progress("training") as advance:
         study = verbs.compare(
             task,
-            overrides or (),
-            raw=raw,
-            fusion=_names(fusion),
+            given.overrides,
+            raw=given.raw,
+            fusion=names(fusion),
             seeds=seeds,
             unimodal=unimodal,
             beside=beside,
@@ -218,14 +232,7 @@ def compare(
             allow_remote_tracking=allow_remote_tracking,
             on_progress=advance,
         )
-    _print_study(study)
-    if study.beside is not None:
-        task_spec = study.comparison.prepared.manifest
-        other = study.beside.comparison.prepared.manifest["options"]
-        changed = {name: value for name, value in other.items() if value != task_spec["options"][name]}
-        settings = ", ".join(f"data.{name}={str(value).lower()}" for name, value in changed.items())
-        out.print(f"\nBeside it, the same with {settings}:", style="bold")
-        _print_study(study.beside)
+    print_study(study)
 
 
 @app.command("evaluate-challenge")
@@ -250,12 +257,7 @@ def evaluate_challenge(
         )
     if truth is not None:
         score = challenge.score(found, challenge.read_truth(truth), partial=of_run)
-        sizes = ", ".join(f"{name} {count}" for name, count in score.classes.items())
-        out.print(f"mAUC {score.mauc:.4f} (ties counted half: {score.mauc_mid_ranks:.4f}), BCA {score.bca:.4f}")
-        out.print(f"{sum(score.classes.values())} visits of {score.people} people: {sizes}")
-        out.print(
-            f"left out: {score.undiagnosed} visits without a diagnosis, {score.without_forecast} without a forecast"
-        )
+        print_score(score)
 
 
 @app.command()
@@ -276,7 +278,7 @@ def flops(
     if paper == (task is not None):
         raise UserError("flops: give a task, such as `ovo-clinic flops simulation`, or --paper and no task")
     if task is None:
-        _print_paper_costs()
+        print_paper_costs()
         return
     from ovo_clinic import costs as counting
 
@@ -284,39 +286,11 @@ def flops(
         numbers = [int(number) for number in modalities.split(",")]
     except ValueError:
         raise UserError(f"--modalities: '{modalities}' should be whole numbers such as 2,5,10") from None
+    given = words(overrides, raw)
     costs = counting.flops(
-        task, overrides or (), raw=raw, fusion=_names(fusion), attention=_names(attention), modalities=numbers
+        task, given.overrides, raw=given.raw, fusion=names(fusion), attention=names(attention), modalities=numbers
     )
-    out.print("Encoders: multiply-accumulates (MACs) and elementwise work per sample, parameters, latency")
-    _print_table(counting.printable(costs.encoders))
-    out.print(
-        "Models: MACs and elementwise work per sample with every modality present; parameters, and those that a "
-        "gradient reaches; latency and peak memory of a forward pass on one thread"
-    )
-    _print_table(counting.printable(costs.heads))
-    out.print("MACs per sample of the fusion head alone, against the number of modalities")
-    wide = costs.against_modalities.pivot(index="head", columns="modalities", values="macs")
-    _print_table(counting.printable(wide.reset_index().rename(columns=str)))
-    out.print("`*_reference` heads mix the patients of a batch; their cost is that of a batch of 16, divided by 16.")
-    for combination, reason in costs.refused.items():
-        out.print(f"refused: {combination}: {reason}")
-    out.print(f"Tables (csv) and figure macs.png: {costs.folder}")
-
-
-def _print_paper_costs() -> None:
-    from ovo_clinic import costs as counting
-    from ovo_clinic.paper_costs import paper_costs
-
-    found = paper_costs()
-    out.print("Delta-FLOPs of the One-Versus-Others paper: as printed, and counted from the authors' heads at batch 16")
-    _print_table(counting.printable(found.delta))
-    out.print("True MACs per sample, counted from correct heads, without an output layer")
-    _print_table(counting.printable(found.per_sample))
-    out.print(f"Why they differ. {found.explanation}")
-
-
-def _names(text: str | None) -> list[str] | None:
-    return [name.strip() for name in text.split(",") if name.strip()] if text is not None else None
+    print_costs(costs)
 
 
 @app.command("list")
@@ -345,107 +319,11 @@ def _entries(kind: str) -> Iterator[tuple[str, str]]:
         yield from registered.catalogue().items()
 
 
-def _prepared(task: str, overrides: list[str] | None, raw: Path | None) -> "Prepared":
+def _prepared(given: Words, task: str, memory: int | None = None) -> "Prepared":
     from ovo_clinic import experiment
     from ovo_clinic.prepare import prepare_task
 
-    return prepare_task(experiment.load(task, overrides or ()), raw)
-
-
-def _print_prepared(prepared: "Prepared") -> None:
-    manifest = prepared.manifest
-    _print_attrition(prepared)
-    sizes = ", ".join(
-        f"{name} {manifest['units'][name]} ({manifest['patients'][name]} patients)" for name in manifest["units"]
-    )
-    if manifest["split"]["whole_patients"]:
-        out.print(f"Split by patient: {sizes}")
-    else:
-        shared = f"{manifest['patients_apart']} of the {manifest['patients']['test']} test patients"
-        out.print(f"SPLIT BY UNIT: {sizes}; {shared} also stand in training or validation", style="bold red")
-    for name, entry in manifest["modalities"].items():
-        present = sum(entry["present"].values()) / prepared.cohort.height
-        out.print(f"  {name:14s} {len(entry['columns']):5d} features, present in {100 * present:5.1f} % of units")
-    for note, value in ((note, value) for note, value in manifest["notes"].items() if value):
-        out.print(f"  note: {note}: {value}")
-    out.print(f"Prepared: {prepared.folder}")
-
-
-def _print_attrition(prepared: "Prepared") -> None:
-    manifest = prepared.manifest
-    if manifest["leaky"]:
-        out.print(f"LEAKY TASK: {manifest['leaky']}", style="bold red")
-    out.print(manifest["title"])
-    for step in manifest["attrition"]:
-        labels = "" if step["positives"] is None else f", {step['positives']} positive"
-        labels += "".join(f", {count:,} {name}" for name, count in step.get("classes", {}).items())
-        out.print(f"  {step['units']:>9,} units, {step['patients']:>9,} patients{labels}: {step['rule']}")
-
-
-def _print_study(study: "Study") -> None:
-    from ovo_clinic import report
-
-    numbers = report.printable(study.table, study.comparison.prepared.manifest["classes"])
-    tests = [str(column) for column in numbers if str(column).startswith("p ")]
-    _print_table(numbers.drop(columns=tests))
-    if tests:
-        _print_table(numbers.loc[(study.table.rows["kind"] == "head").to_numpy(), ["model", *tests]])
-    out.print(report.caption(study.comparison, study.table))
-    for note in study.table.notes:
-        out.print(f"note: {note}", style="yellow")
-    out.print(f"\nData: {study.comparison.prepared.folder}")
-    out.print(f"Tables (csv, LaTeX) and figures: {study.comparison.folder}")
-    for path in study.figures.values():
-        out.print(f"  {path.name}")
-    _print_mlflow(study.tracking_uri)
-
-
-def _print_table(frame: "pd.DataFrame") -> None:
-    """Prints a table; where the terminal is too narrow for it, cells are broken before their brackets."""
-    table = _table(frame)
-    if out.measure(table).maximum > out.width:
-        table = _table(frame.map(lambda cell: re.sub(r" (?=[\[(]|vs )", "\n", str(cell))))
-    out.print(table)
-
-
-def _table(frame: "pd.DataFrame") -> "Table":
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
-    for position, column in enumerate(frame.columns):
-        table.add_column(column, justify="left" if position == 0 else "right", overflow="fold")
-    for row in frame.itertuples(index=False):
-        table.add_row(*(str(cell) for cell in row))
-    return table
-
-
-def _print_mlflow(uri: str) -> None:
-    command = f"{Path(sys.executable).with_name('mlflow')} ui --backend-store-uri {uri}"
-    server = uri.startswith(("http:", "https:", "databricks"))
-    # MLflow's own command line would report its use over the network.
-    out.print(f"MLflow: {uri if server else f'MLFLOW_DISABLE_TELEMETRY=true {command}'}", soft_wrap=True)
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar with rate and time left on a terminal, and nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    return prepare_task(experiment.load(task, given.overrides), given.raw, memory)
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from ovo_clinic.flops import REFERENCE_BATCH, Costs, macs_against_modalities, mo
 from ovo_clinic.measure import latencies, peak_memory
 from ovo_clinic.model import FusionModel
 from ovo_clinic.prepare import Prepared, prepare_task
+from ovo_clinic.raw_folders import Given
 from ovo_clinic.registry import ATTENTION, FUSION, Choice
 from ovo_clinic.study import Arm
 from ovo_clinic.tasks import task_for
@@ -51,7 +52,7 @@ def flops(
     task: str,
     overrides: Sequence[str] = (),
     *,
-    raw: str | Path | None = None,
+    raw: Given | None = None,
     fusion: Sequence[str] | None = None,
     attention: Sequence[str] | None = None,
     modalities: Sequence[int] = (2, 5, 10, 15, 20),
@@ -61,7 +62,7 @@ def flops(
     Args:
         task: a task's name or the path of a config.
         overrides: `key=value` settings.
-        raw: folder of the raw files, where the task is not prepared yet.
+        raw: folder of the raw files, or one for each source, where the task is not prepared yet.
         fusion: heads (default: all).
         attention: mechanisms; each head that takes one is counted with each that it accepts (`all`: every one).
             Default: the config's.

@@ -137,7 +137,8 @@ class ClinicalDataset(Dataset[Batch]):
 
     def lengths(self) -> npt.NDArray[np.int64]:
         """(N,) steps and tokens of each unit, over all modalities."""
-        return np.stack([source.lengths() for source in self.sources]).sum(axis=0)
+        total: npt.NDArray[np.int64] = np.stack([source.lengths() for source in self.sources]).sum(axis=0)
+        return total
 
     def __len__(self) -> int:
         """N, the number of cohort rows."""

@@ -16,6 +16,7 @@ from ovo_clinic import experiment as experiments
 from ovo_clinic import figures, report, resources, runs, study, tracking
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepare import Prepared, prepare_task
+from ovo_clinic.raw_folders import Given
 from ovo_clinic.report import ComparisonTable
 from ovo_clinic.study import Comparison
 
@@ -64,7 +65,7 @@ def compare(
     task: str,
     overrides: Sequence[str] = (),
     *,
-    raw: str | Path | None = None,
+    raw: Given | None = None,
     fusion: Sequence[str] | None = None,
     seeds: int | None = None,
     unimodal: bool | None = None,
@@ -79,7 +80,7 @@ def compare(
     Args:
         task: a task's name or the path of a config.
         overrides: `key=value` settings.
-        raw: folder of the raw files, where the task is not prepared yet.
+        raw: folder of the raw files, or one for each source, where the task is not prepared yet.
         fusion: heads (default: the config's).
         seeds: how many (default: the config's).
         unimodal: also train every modality alone (default: the config's).
@@ -135,7 +136,7 @@ def train(
     task: str,
     overrides: Sequence[str] = (),
     *,
-    raw: str | Path | None = None,
+    raw: Given | None = None,
     tracking_uri: str | None = None,
     allow_remote_tracking: bool = False,
 ) -> Run:
