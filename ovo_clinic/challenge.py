@@ -142,7 +142,7 @@ def forecasts_of_run(folder: Path) -> pd.DataFrame:
     if tuple(result["task"]["classes"]) != CLASSES:
         raise UserError(f"{folder}: its task '{result['task']['task']}' does not predict {', '.join(CLASSES)}")
     prepared = _prepared(result)
-    rows, probabilities = _predicted(folder, result, prepared)
+    rows, probabilities = _predicted(folder, prepared)
     people = prepared.cohort["patient_id"].gather(rows).cast(str).to_list()
     if not all(person.isdecimal() for person in people):
         raise UserError(f"{folder}: the patients of its task are not called by RID numbers")
@@ -167,27 +167,13 @@ def write_forecasts(forecasts: pd.DataFrame, path: Path) -> None:
         raise UserError(f"{path}: cannot be written ({error.strerror}); give another file") from None
 
 
-def _predicted(folder: Path, result: runs.Result, prepared: Prepared) -> tuple[Any, Floats]:
+def _predicted(folder: Path, prepared: Prepared) -> tuple[Any, Floats]:
     """Labelled rows of the cohort (N,) and the model's probabilities (N,3)."""
-    import torch  # slow to import, and a forecast file is scored without it
+    from ovo_clinic.trained import Trained  # imports torch, and a forecast file is scored without it
 
-    from ovo_clinic import training
-    from ovo_clinic.data import DataModule
-    from ovo_clinic.tasks import task_for
-
-    settings = result["config"]
-    data = DataModule(
-        prepared, settings["modalities"], batch_size=settings["training"]["batch_size"], seed=result["seed"]
-    )
-    model, task = training.load_model(folder), task_for(prepared.task)
-    with torch.no_grad():
-        parts = [
-            (batch.rows, task.predict(model(batch)))
-            for split in ("train", "validation", "test")
-            for batch in data.loader(split, exact_batches=result["unsafe"] is not None)
-        ]
-    rows = torch.cat([rows for rows, _ in parts]).numpy()
-    return rows, torch.cat([values for _, values in parts]).numpy().astype(np.float64)
+    trained = Trained(folder, prepared)
+    parts = [prepared.rows(split) for split in ("train", "validation", "test")]
+    return np.concatenate(parts), np.concatenate([trained.probabilities(rows) for rows in parts])
 
 
 def _prepared(result: runs.Result) -> Prepared:

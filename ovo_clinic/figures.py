@@ -50,7 +50,7 @@ def roc_curves(predictions: Mapping[str, ArrayLike], target: ArrayLike, title: s
     figure, axes = _curve_axes(title, xlabel="1 - specificity", ylabel="sensitivity")
     axes.plot([0, 1], [0, 1], label="chance  50.0", **CHANCE)
     _draw_curves(axes, predictions, target, true_positive_rate, metrics.auroc)
-    _legend(figure, axes, "AUROC, %\n(mean ± sd over seeds)")
+    legend(figure, axes, "AUROC, %\n(mean ± sd over seeds)")
     return figure
 
 
@@ -62,7 +62,7 @@ def pr_curves(predictions: Mapping[str, ArrayLike], target: ArrayLike, title: st
     prevalence = float(np.nanmean(np.asarray(target, dtype=np.float64)))
     axes.axhline(prevalence, label=f"prevalence  {100 * prevalence:.1f}", **CHANCE)
     _draw_curves(axes, predictions, target, precision, metrics.auprc)
-    _legend(figure, axes, "AUPRC, %\n(mean ± sd over seeds)")
+    legend(figure, axes, "AUPRC, %\n(mean ± sd over seeds)")
     return figure
 
 
@@ -73,7 +73,7 @@ def macs_figure(table: pd.DataFrame, title: str = "") -> "Figure":
         table: of `flops.macs_against_modalities`; a head that costs nothing somewhere is named under the axes instead.
         title: over all.
     """
-    figure, axes = _figure(width=7.0, height=4.6)
+    figure, axes = panel(width=7.0, height=4.6)
     free = sorted(set(table.loc[table["macs"] <= 0, "head"]))
     lines = table[~table["head"].isin(free)]
     numbers = sorted(set(table["modalities"]))
@@ -84,7 +84,7 @@ def macs_figure(table: pd.DataFrame, title: str = "") -> "Figure":
     axes.set_xticks(numbers, [str(number) for number in numbers])
     axes.minorticks_off()
     ends: dict[str, tuple[float, str]] = {}
-    for (head, rows), (colour, dashes) in zip(lines.groupby("head"), _styles(), strict=False):
+    for (head, rows), (colour, dashes) in zip(lines.groupby("head"), styles(), strict=False):
         rows = rows.sort_values("modalities")
         axes.plot(rows["modalities"], rows["macs"], color=colour, linestyle=dashes, marker="o", markersize=3.5)
         label = f"{head} (batch of 16)" if rows["unsafe"].any() else str(head)
@@ -106,13 +106,13 @@ def training_curves(histories: Histories, quantities: Sequence[str], title: str 
     figure = Figure(figsize=(3.6 * len(quantities) + 1.6, 3.6), layout="constrained", dpi=150)
     panels = np.atleast_1d(figure.subplots(1, len(quantities)))
     for axes, quantity in zip(panels, quantities, strict=True):
-        _tidy(axes)
+        tidy(axes)
         axes.set(xlabel="epoch", title=_words(quantity))
-        for (head, seeds), (colour, dashes) in zip(histories.items(), _styles(), strict=False):
+        for (head, seeds), (colour, dashes) in zip(histories.items(), styles(), strict=False):
             _draw_seeds(axes, [[epoch[quantity] for epoch in seed] for seed in seeds], head, colour, dashes)
         axes.xaxis.get_major_locator().set_params(integer=True)
     figure.suptitle(title)
-    _legend(figure, panels[-1], "mean over seeds")
+    legend(figure, panels[-1], "mean over seeds")
     return figure
 
 
@@ -128,16 +128,16 @@ def condition_figure(histories: Histories, title: str = "") -> "Figure":
     figure = Figure(figsize=(12.4, 3.8), layout="constrained", dpi=150)
     panels = figure.subplots(1, 3)
     for axes, (name, quantity) in zip(panels, _CONDITION_PANELS.items(), strict=True):
-        _tidy(axes)
+        tidy(axes)
         axes.set(xlabel="epoch", title=name)
-        for (head, seeds), (colour, dashes) in zip(histories.items(), _styles(), strict=False):
+        for (head, seeds), (colour, dashes) in zip(histories.items(), styles(), strict=False):
             values = [[epoch.get(quantity, np.nan) for epoch in seed] for seed in seeds]
             _draw_seeds(axes, values, head, colour, dashes)
         axes.xaxis.get_major_locator().set_params(integer=True)
     panels[0].set_yscale("log")
     panels[2].set_ylim(-0.02, 1.02)
     figure.suptitle(title)
-    _legend(figure, panels[-1], "mean over seeds")
+    legend(figure, panels[-1], "mean over seeds")
     return figure
 
 
@@ -153,7 +153,7 @@ def interval_figure(
         label: of the metric on the axis; its name by default.
         chance: what a score that says nothing reaches, as a share of 1; drawn as a line.
     """
-    figure, axes = _figure(width=6.4, height=0.9 + 0.34 * len(rows))
+    figure, axes = panel(width=6.4, height=0.9 + 0.34 * len(rows))
     if chance is not None:
         axes.axvline(100 * chance, **CHANCE)
     mean, low, high = (100 * rows[f"{metric}_{part}"].to_numpy(dtype=np.float64) for part in ("mean", "low", "high"))
@@ -224,7 +224,7 @@ def _draw_curves(
 ) -> None:
     from ovo_clinic import metrics
 
-    for (head, given), (colour, dashes) in zip(predictions.items(), _styles(), strict=False):
+    for (head, given), (colour, dashes) in zip(predictions.items(), styles(), strict=False):
         seeds = [metrics.labelled(scores, target) for scores in np.atleast_2d(np.asarray(given))]
         areas = 100 * np.array([area(scores, labels) for scores, labels in seeds])
         curves = np.array([curve(scores, labels) for scores, labels in seeds])
@@ -269,7 +269,7 @@ def _label_ends(axes: "Axes", ends: Mapping[str, tuple[float, str]], x: float) -
         )
 
 
-def _styles() -> Iterator[tuple[str, str]]:
+def styles() -> Iterator[tuple[str, str]]:
     """Colour and dashes of each line in turn; a colour comes again with the next dashes."""
     index = 0
     while True:
@@ -277,29 +277,31 @@ def _styles() -> Iterator[tuple[str, str]]:
         index += 1
 
 
-def _figure(width: float, height: float) -> tuple["Figure", "Axes"]:
+def panel(width: float, height: float) -> tuple["Figure", "Axes"]:
+    """A figure of one panel, sizes in inches."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained", dpi=150)
     axes = figure.subplots()
-    _tidy(axes)
+    tidy(axes)
     return figure, axes
 
 
 def _curve_axes(title: str, **labels: str) -> tuple["Figure", "Axes"]:
-    figure, axes = _figure(width=7.6, height=4.4)
+    figure, axes = panel(width=7.6, height=4.4)
     figure.suptitle(title)
     axes.set(xlim=(0, 1), ylim=(0, 1.01), **labels)
     return figure, axes
 
 
-def _tidy(axes: "Axes") -> None:
+def tidy(axes: "Axes") -> None:
+    """No box, and a light grid behind the data."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="0.92", linewidth=0.6)
     axes.set_axisbelow(True)
 
 
-def _legend(figure: "Figure", axes: "Axes", title: str) -> None:
+def legend(figure: "Figure", axes: "Axes", title: str) -> None:
     """Right of the axes, where it hides nothing."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, title=title, loc="outside right center", frameon=False, alignment="left")

@@ -1,0 +1,89 @@
+"""A finished run, ready to predict: on its test units, on altered inputs, on new data."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ovo_clinic import preprocessing, runs, training
+from ovo_clinic.data import DataModule, model_inputs
+from ovo_clinic.experiment import Experiment
+from ovo_clinic.prepare import Prepared
+from ovo_clinic.study import Comparison
+from ovo_clinic.tasks import task_for
+from ovo_clinic.types import Batch
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+Alteration = Callable[[Batch], Batch]
+
+_LARGE_BATCH = 1024  # no gradient is kept
+
+
+def unaltered(batch: Batch) -> Batch:
+    """The batch as it is."""
+    return batch
+
+
+class Trained:
+    """A trained model with the scaling that was fitted for it.
+
+    Args:
+        folder: of the finished run.
+        prepared: data of the same task, those it was trained on or new ones.
+
+    Attributes:
+        result: of the run.
+        data: the prepared data as the model takes them.
+    """
+
+    def __init__(self, folder: Path, prepared: Prepared) -> None:
+        self.result = runs.read_result(folder)
+        settings = Experiment.model_validate(self.result["config"])
+        self.data = DataModule(
+            prepared,
+            settings.modalities,
+            batch_size=settings.training.batch_size,
+            seed=settings.seed,
+            scalings=preprocessing.load(folder / "preprocessing.json"),
+            arrays=model_inputs(prepared, prepared.chosen(settings.modalities), settings.model),
+        )
+        self.model = training.load_model(folder)
+        self.task = task_for(prepared.task)
+
+    @torch.no_grad()
+    def probabilities(self, rows: Rows, alter: Alteration = unaltered) -> Floats:
+        """(N,) or (N,K) for cohort rows (N,), in their order.
+
+        Args:
+            rows: of the cohort.
+            alter: changes each batch before the model sees it.
+        """
+        # A head that lets units of a batch see each other is read in the batches it was trained in.
+        size = self.data.batch_size if self.result["unsafe"] is not None else max(self.data.batch_size, _LARGE_BATCH)
+        parts = [
+            self.task.predict(self.model(alter(self.data.dataset[rows[start : start + size]])))
+            for start in range(0, len(rows), size)
+        ]
+        return torch.cat(parts).numpy().astype(np.float64)
+
+
+def altered(
+    comparison: Comparison, label: str, rows: Rows, alterations: Mapping[str, Alteration]
+) -> dict[str, NDArray[np.float64]]:
+    """What the runs of one arm predict under each alteration: name -> (S,N) or (S,N,K) by seed.
+
+    Args:
+        comparison: finished runs.
+        label: of the arm.
+        rows: of the cohort (N,).
+        alterations: by name.
+    """
+    found: dict[str, list[Floats]] = {name: [] for name in alterations}
+    for folder in comparison.run_folders[label]:
+        trained = Trained(folder, comparison.prepared)  # one at a time: each holds the data
+        for name, alter in alterations.items():
+            found[name].append(trained.probabilities(rows, alter))
+    return {name: np.stack(values) for name, values in found.items()}
