@@ -31,9 +31,7 @@ def sweep_figure(table: pd.DataFrame, metric: str, title: str = "", label: str =
     for (head, own), (colour, dashes) in zip(rows.groupby("model", sort=False), figures.styles(), strict=False):
         rate = 100 * own["rate"].to_numpy()
         axes.fill_between(rate, 100 * own["low"], 100 * own["high"], color=colour, alpha=0.12, lw=0)
-        axes.plot(
-            rate, 100 * own["mean"], color=colour, linestyle=dashes, marker="o", markersize=3.5, label=str(head)
-        )
+        axes.plot(rate, 100 * own["mean"], color=colour, linestyle=dashes, marker="o", markersize=3.5, label=str(head))
     axes.set(xlabel="missing at test time, %", ylabel=f"{label or metric}, %")
     axes.set_xticks(sorted(set(100 * rows["rate"])))
     figure.suptitle(title)

@@ -1,12 +1,7 @@
 """Hidden modalities: what is hidden, that heads see the same, and the numbers against single predictions."""
 
-from pathlib import Path
-
 import numpy as np
-import pandas as pd
-import polars as pl
 import pytest
-from sklearn.metrics import roc_auc_score
 
 from ovo_clinic import experiment as experiments
 from ovo_clinic import importance, missingness, modality_figures, study
