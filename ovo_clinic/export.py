@@ -12,7 +12,7 @@ import polars as pl
 
 from ovo_clinic.arrays import ModalityArray
 from ovo_clinic.errors import UserError
-from ovo_clinic.prepare import Prepared
+from ovo_clinic.prepared import Prepared
 
 Format = Literal["csv", "parquet"]
 
@@ -21,7 +21,8 @@ def export(prepared: Prepared, out: Path, kind: Format = "csv") -> list[Path]:
     """Writes cohort, presence, attrition and one table of unscaled, named features per modality.
 
     A vector's table has one row a unit in which the modality is present, and an empty cell where a value is missing; a
-    sequence's is long: unit_id, hours, variable, value. Files are readable by their owner only.
+    sequence's is long: unit_id, hours, variable, value. Of an image there is what is known of it but its place, of a
+    text its length in characters. Files are readable by their owner only.
 
     Args:
         prepared: the data set.
@@ -51,13 +52,25 @@ def _tables(prepared: Prepared) -> Iterator[tuple[str, pl.DataFrame]]:
     leading = ["unit_id", "patient_id", "split"]
     cohort = prepared.cohort.with_columns(split=pl.Series(prepared.split))
     yield "cohort", cohort.select(*leading, pl.exclude(leading))
-    found = {name: prepared.array(name) for name in prepared.modalities}
-    presence = {name: pl.Series(array.present.astype(np.uint8)) for name, array in found.items()}
+    presence = {name: pl.Series(prepared.present(name).astype(np.uint8)) for name in prepared.modalities}
     yield "presence", units.with_columns(**presence)
     steps = [step | step.get("classes", {}) for step in prepared.manifest["attrition"]]
     yield "attrition", pl.DataFrame(steps, infer_schema_length=None).select(pl.exclude("classes"))
-    for name, array in found.items():
-        yield name, _sequence(array, units) if array.offsets is not None else _vector(array, units)
+    for name in prepared.modalities:
+        yield name, _features(prepared, name, units)
+
+
+def _features(prepared: Prepared, name: str, units: pl.DataFrame) -> pl.DataFrame:
+    match prepared.manifest["modalities"][name]["kind"]:
+        case "text":
+            lengths = units.with_columns(characters=prepared.texts(name).str.len_chars())
+            return lengths.drop_nulls("characters")
+        case "image":
+            return prepared.image_index(name).drop("file")
+        case "sequence":
+            return _sequence(prepared.array(name), units)
+        case _:
+            return _vector(prepared.array(name), units)
 
 
 def _vector(array: ModalityArray, units: pl.DataFrame) -> pl.DataFrame:
@@ -72,8 +85,13 @@ def _sequence(array: ModalityArray, units: pl.DataFrame) -> pl.DataFrame:
     # By position: a variable may be called as one of the leading columns is.
     names = {str(position): column.name for position, column in enumerate(array.columns)}
     frame = pl.DataFrame(np.asarray(array.values), schema=list(names), orient="row")
-    long = frame.with_columns(units["unit_id"].gather(steps)).unpivot(index=["unit_id", "0"]).fill_nan(None)
-    long = long.rename({"0": "hours"}).with_columns(pl.col("variable").replace_strict(names))
+    if array.hours is None:  # then they are the first column
+        frame = frame.rename({"0": "hours"})
+        del names["0"]
+    else:
+        frame = frame.with_columns(hours=pl.Series(array.hours))
+    long = frame.with_columns(units["unit_id"].gather(steps)).unpivot(index=["unit_id", "hours"]).fill_nan(None)
+    long = long.with_columns(pl.col("variable").replace_strict(names, return_dtype=pl.String))
     return long.drop_nulls("value").sort("unit_id", "hours", "variable")
 
 

@@ -198,7 +198,7 @@ class RawFolder:
         found = [path.name for folder in raw_folders.folders_of(base, table) for path in folder.iterdir()]
         near = difflib.get_close_matches(f"{wanted}.gz".lower(), [name.lower() for name in found], n=1)
         hint = next((f"; '{name}' is there, is it the one?" for name in found if [name.lower()] == near), "")
-        inside = f", in itself or in {', '.join(table.folders)}," if table.folders else ""
+        inside = f" (nor has {' or '.join(table.folders)} in it)" if table.folders else ""
         raise UserError(f"{base}: has no file {wanted} or {wanted}.gz{inside}{hint}; give the folder that has")
 
 

@@ -87,6 +87,7 @@ MISTAKES = {
     "spreadsheet": (b"PK\x03\x04\0\0", "is not CSV text"),
     "missing column": ("id,values,note\n1,2,x\n", "has no column value (its column 'values' is near 'value')"),
     "semicolons": ("id;value;note\n1;2;x\n", "has no column id, value, note (columns are separated by ';'"),
+    "carriage returns alone": (long_csv().replace(b"\n", b"\r"), "its lines end in carriage returns alone"),
     "another table": ("key,word\n1,a\n", "holds the columns of table 'others'"),
     "same column twice": ("id,value,note,ID\n1,2,x,3\n", "has two columns 'id'"),
     "too many fields": ("id,value,note\n1,2,x\n1,2,x,y\n", "record 3 has 4 fields where the header has 3"),
@@ -94,6 +95,15 @@ MISTAKES = {
     "cut off": (long_csv()[:-8].rpartition(b",")[0], "is cut off in its last row"),
     "cut off in the head": (gzip.compress(long_csv())[:200], "is cut off or damaged"),
 }
+
+
+def test_a_message_shows_a_few_names_of_many_and_none_whole(tmp_path: Path) -> None:
+    columns = dict.fromkeys((f"column_{number}" for number in range(1000)), "text")
+    spec = TableSpec.model_validate({"file": "things", "columns": columns | {"name": "text"}})
+    (tmp_path / "things.csv").write_text(f"{'x' * 100_000},column_0{'_' * 20}{' y' * 10_000}\n1,2\n")
+    with pytest.raises(UserError, match="has no column column_0, column_1, .* and 993 more") as caught:
+        RawFolder({"": tmp_path}, {"things": spec})
+    assert len(str(caught.value)) < 500 + len(str(tmp_path))
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
