@@ -97,12 +97,12 @@ class ModalityArray:
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
         if isinstance(self.values, np.memmap):
-            state["values"] = self.values.filename
+            state["values"] = str(self.values.filename)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         values = state["values"]
-        self.__dict__.update(state | {"values": values if isinstance(values, np.ndarray) else _mapped(values)})
+        self.__dict__.update(state | {"values": values if isinstance(values, np.ndarray) else _mapped(Path(values))})
 
 
 def _mapped(file: Path) -> npt.NDArray[Any]:
