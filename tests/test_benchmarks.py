@@ -1,4 +1,4 @@
-"""The cost study runs, covers every combination, and compares with the right loop."""
+"""The cost study runs, covers every combination, and compares with the right loop; the other benchmarks run."""
 
 import subprocess
 import sys
@@ -49,3 +49,12 @@ def test_one_command_writes_table_and_figures(tmp_path: Path) -> None:
     assert (table[list(fusion.MEASURES)] > 0).all(axis=None)
     for against in ("modalities", "tokens"):
         assert (tmp_path / f"fusion_costs_{against}.png").stat().st_size > 10_000
+
+
+def test_the_time_of_intervals_is_measured() -> None:
+    command = [sys.executable, str(REPOSITORY / "benchmarks" / "intervals.py"), "--units", "300", "--resamples", "20"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    first, *lines, last = done.stdout.splitlines()
+    assert first.startswith("300 units, 2 metrics, 20 resamples")
+    assert [float(line.split()[-1]) >= 0 for line in lines] == [True] * 4
+    assert "at most 60 seconds" in last
