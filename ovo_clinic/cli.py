@@ -20,6 +20,7 @@ from ovo_clinic.terminal import (
     print_costs,
     print_paper_costs,
     print_prepared,
+    print_published,
     print_run,
     print_score,
     print_study,
@@ -207,6 +208,7 @@ def compare(
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs per head; default: the config's.")] = None,
     unimodal: Annotated[bool | None, typer.Option(help="Also train every modality alone.")] = None,
     beside: Annotated[bool, typer.Option(help="Also under the task's other options, where it names some.")] = True,
+    published: Annotated[bool, typer.Option("--published", help="Also print the paper's figures beside ours.")] = False,
     workers: Workers = None,
     tracking_uri: Uri = None,
     allow_remote_tracking: Remote = False,
@@ -233,6 +235,8 @@ def compare(
             on_progress=advance,
         )
     print_study(study)
+    if published:
+        print_published(study)
 
 
 @app.command("evaluate-challenge")

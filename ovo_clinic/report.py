@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 import polars as pl
 
-from ovo_clinic import significance, statistics
+from ovo_clinic import replication, significance, statistics
 from ovo_clinic.study import Comparison
 
 # Metrics of the table by kind of task; p-values are given for the first two.
@@ -245,8 +245,14 @@ def caption(comparison: Comparison, table: ComparisonTable) -> str:
 
 
 def save(comparison: Comparison, table: ComparisonTable) -> None:
-    """Writes table.csv, p_values.csv, intervals.csv and table.tex into the study's folder."""
-    for name, frame in {"table": table.rows, "p_values": table.p_values, "intervals": table.intervals}.items():
+    """Writes table.csv, p_values.csv, intervals.csv and table.tex into the study's folder.
+
+    Where a paper's figures are known for the task: also published_scores.csv and published_tests.csv.
+    """
+    frames = {"table": table.rows, "p_values": table.p_values, "intervals": table.intervals}
+    if paper := replication.of_study(comparison.prepared.manifest, table.rows):
+        frames |= {"published_scores": paper.scores, "published_tests": paper.tests}
+    for name, frame in frames.items():
         frame.to_csv(comparison.folder / f"{name}.csv", index=False)
     text = printable(table, comparison.prepared.manifest["classes"])
     latex = text.to_latex(index=False, escape=True, caption=_latex_escaped(caption(comparison, table)))

@@ -93,6 +93,21 @@ def print_study(study: "Study") -> None:
         print_study(study.beside)
 
 
+def print_published(study: "Study") -> None:
+    """Prints a paper's figures beside those of a study, or that none are known for its task."""
+    from ovo_clinic import replication
+
+    manifest = study.comparison.prepared.manifest
+    found = replication.of_study(manifest, study.table.rows)
+    if found is None:
+        out.print(f"\n{replication.unknown(manifest['task'])}")
+        return
+    out.print("\nPublished figures beside ours", style="bold")
+    print_table(replication.printable_scores(found))
+    print_table(replication.printable_tests(found))
+    out.print(replication.caption(found))
+
+
 def print_run(run: "Run") -> None:
     """Prints what came of one training run."""
     if run.result["task"]["leaky"]:
