@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -55,11 +56,9 @@ class FusionModel(nn.Module):
             for modality, (name, options) in zip(modalities, chosen, strict=True)
         )
         self.fusion = FUSION.build(fusion[0], dim, modalities, options=fusion[1], path="model.fusion")
-        width = self.fusion.out_dim
-        self.output: nn.Module = nn.Linear(width, outputs)
-        if output == "hidden":
-            hidden = [nn.LayerNorm(width), nn.Linear(width, dim), nn.GELU(), nn.Dropout(dropout)]
-            self.output = nn.Sequential(*hidden, nn.Linear(dim, outputs))
+        make = partial(_output_network, hidden=dim if output == "hidden" else None, outputs=outputs, dropout=dropout)
+        own = getattr(self.fusion, "output_network", None)
+        self.output: nn.Module = own(make) if own else make(self.fusion.out_dim)
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits (B,K)."""
@@ -75,6 +74,14 @@ class FusionModel(nn.Module):
             name: encode_present(encoder, batch.inputs[name], batch.masks[name])
             for name, encoder in zip(self.names, self.encoders, strict=True)
         }
+
+
+def _output_network(width: int, *, hidden: int | None, outputs: int, dropout: float) -> nn.Module:
+    """(B,width) -> (B,outputs): LayerNorm and one hidden layer, or a linear layer alone where `hidden` is None."""
+    if hidden is None:
+        return nn.Linear(width, outputs)
+    layers = [nn.LayerNorm(width), nn.Linear(width, hidden), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden, outputs)]
+    return nn.Sequential(*layers)
 
 
 def check_fusion(settings: ModelConfig, modalities: Sequence[Modality]) -> None:

@@ -105,6 +105,9 @@ class Encoder(Protocol):
 class FusionHead(Protocol):
     """`__init__(self, dim: int, modalities: Sequence[Modality], *, options)`; a registered `nn.Module`.
 
+    A class may define `output_network(self, make: Callable[[int], nn.Module]) -> nn.Module`, which gives the network
+    from fused vector to logits in place of `make(out_dim)`; see `late`.
+
     Attributes:
         out_dim: width of the fused vector.
     """

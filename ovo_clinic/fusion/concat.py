@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
-from ovo_clinic.errors import UserError
-from ovo_clinic.fusion.tokens import ModalityTokens, mean_tokens
+from ovo_clinic.fusion.tokens import Count, ModalityTokens, mean_tokens
 from ovo_clinic.registry import FUSION
 from ovo_clinic.types import Modality, Tokens
 
@@ -22,10 +21,8 @@ class Concat(nn.Module):
 
     unsafe: str | None = None
 
-    def __init__(self, dim: int, modalities: Sequence[Modality], *, tokens: int = 4) -> None:
+    def __init__(self, dim: int, modalities: Sequence[Modality], *, tokens: Count = 4) -> None:
         super().__init__()
-        if tokens < 1:
-            raise UserError(f"tokens: concat needs at least 1 and got {tokens}")
         self.out_dim = len(modalities) * dim
         self.tokens = ModalityTokens(dim, modalities, tokens)
 

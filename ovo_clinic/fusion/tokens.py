@@ -2,12 +2,16 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from ovo_clinic.attention.softmax import Softmax
 from ovo_clinic.types import Modality, Tokens
+
+Count = Annotated[int, Field(ge=1)]
 
 
 def stacked_maps(*shape: int) -> nn.Parameter:
@@ -92,6 +96,21 @@ def mean_tokens(x: Tensor, present: Tensor) -> Tensor:
         (B,M,D).
     """
     return x.mean(dim=2).masked_fill(~present[..., None], 0)
+
+
+def mean_present(x: Tensor, present: Tensor) -> Tensor:
+    """Mean over the present modalities, in at least float32; zero where none is.
+
+    Args:
+        x: (B,M,...); what stands where a modality is absent does not count.
+        present: (B,M) bool, True = valid.
+
+    Returns:
+        (B,...).
+    """
+    mask = present.view(*present.shape, *[1] * (x.ndim - 2))
+    total = x.masked_fill(~mask, 0).sum(dim=1, dtype=torch.promote_types(x.dtype, torch.float32))
+    return (total / mask.sum(dim=1).clamp_min(1)).to(x.dtype)
 
 
 def stack_vectors(given: Mapping[str, Tokens], names: Sequence[str]) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,9 @@ from tests.contracts.combinations import DIM, MODALITIES, Case, combinations
 
 BATCH, STEPS = 6, 5
 Given = dict[str, Tokens]
+ROUTINGS = ("self_attention", "cross_attention", "ovo", "bottleneck")
+NARROW = {"mean", "gated", "low_rank", "mixture_of_experts"}
+"""Heads whose fused vector is as wide as one modality; that of the others has a place for each of them."""
 
 
 def build(case: Case, seed: int = 0) -> nn.Module:
@@ -34,7 +37,7 @@ def label(case: Case) -> str:
 COMBINATIONS = combinations()
 WITH_OPTIONS: list[Case] = [
     (name, {"attention": mechanism, "precondition": True})
-    for name in ("self_attention", "cross_attention", "ovo")
+    for name in ROUTINGS
     for mechanism in (
         {"name": "nystrom", "landmarks": 2, "kernel": 3},
         {"name": "xca", "precondition_rows": "channel"},
@@ -74,7 +77,7 @@ def probe(out: Tensor, seed: int = 2) -> Tensor:
 
 
 def test_registry_holds_the_heads_and_mechanisms() -> None:
-    expected = {"concat", "self_attention", "cross_attention", "ovo"}
+    expected = {"concat", "late", "missing_token", "mmtm", *NARROW, *ROUTINGS}
     references = {"self_attention_reference", "cross_attention_reference", "ovo_reference"}
     assert expected | references <= set(FUSION.names())
     mechanisms = {"softmax", "linformer", "efficient", "performer", "xca", "fastformer", "nystrom"}
@@ -84,12 +87,11 @@ def test_registry_holds_the_heads_and_mechanisms() -> None:
 
 
 def test_accepted_and_refused_combinations() -> None:
-    """All seven mechanisms in all three routings, but fastformer in ovo; nothing unsafe, nothing that needs a grid."""
+    """All seven mechanisms in all four routings, but fastformer in ovo; nothing unsafe, nothing that needs a grid."""
     refused = {(name, options["attention"]) for (name, options), _ in COMBINATIONS.refused}
-    routings = ("self_attention", "cross_attention", "ovo")
-    expected = {(name, mechanism) for name in routings for mechanism in ("window", "lpi", "nystrom_reference")}
+    expected = {(name, mechanism) for name in ROUTINGS for mechanism in ("window", "lpi", "nystrom_reference")}
     assert refused == expected | {("ovo", "fastformer")}
-    every = [(name, mechanism) for name in routings for mechanism in ATTENTION.names()]
+    every = [(name, mechanism) for name in ROUTINGS for mechanism in ATTENTION.names()]
     assert len(COMBINATIONS.accepted) == 2 * (len(every) - len(refused))
     assert all(reason.startswith(f"attention: '{case[1]['attention']}' ") for case, reason in COMBINATIONS.refused)
 
@@ -162,7 +164,9 @@ def test_nothing_present_is_finite_and_so_are_its_gradients(case: Case) -> None:
     }
     out = head(nothing)
     assert out.isfinite().all()
-    if case in SAFE:
+    if case[0] == "missing_token":
+        assert out.abs().max() > 0 and (out == out[0]).all()
+    elif case in SAFE:
         assert (out == 0).all()
     probe(out).backward()
     assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in head.parameters())
@@ -173,8 +177,13 @@ def test_a_single_modality_is_not_lost(case: Case) -> None:
     """Cross-attention, which has pairs only, has nothing to say on such a unit."""
     head, given = build(case), rows(tokens(), [4])
     assert [bool(item.present) for item in given.values()] == [False, False, True]
-    out = head(given).unflatten(1, (len(MODALITIES), DIM))[0]
-    assert (out[:2] == 0).all() and out[2].abs().max() > 0.01
+    values = given["codes"].values
+    out, other = head(given)[0], head({"codes": Tokens(values + torch.randn(values.shape), given["codes"].mask)})[0]
+    assert out.abs().max() > 0.01 and (out - other).abs().max() > 0.01
+    if case[0] not in NARROW:
+        others = [*range(2 * DIM), *range(3 * DIM, head.out_dim)]
+        assert torch.equal(out[others], other[others])
+        assert case[0] == "missing_token" or (out[: 2 * DIM] == 0).all()
 
 
 @every_safe_head
@@ -226,8 +235,10 @@ def test_a_batch_of_one_works_and_out_dim_is_right(case: Case) -> None:
     out = head(rows(tokens(), [0]))
     assert out.shape == (1, head.out_dim)
     assert out.isfinite().all() and out.abs().max() > 0
-    pairs = len(MODALITIES) * (len(MODALITIES) - 1) if case[0].startswith("cross") else len(MODALITIES)
-    assert head.out_dim == pairs * DIM
+    modalities = len(MODALITIES)
+    widths = {**dict.fromkeys(NARROW, DIM), "late": modalities * (DIM + 1)}
+    pairs = modalities * (modalities - 1) if case[0].startswith("cross") else modalities
+    assert head.out_dim == widths.get(case[0], pairs * DIM)
 
 
 def test_ovo_reference_with_one_head_is_the_identity_and_says_so() -> None:

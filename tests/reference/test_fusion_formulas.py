@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from scipy.special import ndtr
 from torch import nn
 
 from ovo_clinic.fusion.ovo import mean_of_others
@@ -114,25 +115,129 @@ def ovo(x: list[Array | None], weights: dict[str, Array], unit: Callable[[Array]
     return np.concatenate(out)
 
 
+def vectors(x: list[Array | None]) -> list[Array]:
+    return [np.zeros(DIM) if item is None else item.mean(axis=0) for item in x]
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def gelu(x: Array) -> Array:
+    return x * ndtr(x)
+
+
+def linear(x: Array, weights: dict[str, Array], name: str) -> Array:
+    return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+
+def mean(x: list[Array | None], weights: dict[str, Array], unit: Callable[[Array], Array]) -> Array:
+    return np.mean([item.mean(axis=0) for item in x if item is not None], axis=0)
+
+
+def gated(x: list[Array | None], weights: dict[str, Array], unit: Callable[[Array], Array]) -> Array:
+    gates = np.split(sigmoid(weights["gate.weight"] @ np.concatenate(vectors(x))), len(x))
+    return np.sum([gate * np.tanh(vector) for gate, vector in zip(gates, vectors(x), strict=True)], axis=0)
+
+
+def low_rank(x: list[Array | None], weights: dict[str, Array], unit: Callable[[Array], Array]) -> Array:
+    """The sum over r of the contraction of the tensor of all products with w_1r x ... x w_Mr, cell by cell."""
+    present = [(i, np.append(item.mean(axis=0), 1.0)) for i, item in enumerate(x) if item is not None]
+    out = weights["bias"].copy()
+    for r, weight in enumerate(weights["weights"]):
+        factors = [np.vstack([weights["factors"][i, r], weights["ones"][i, r]]) for i, _ in present]
+        for column in range(DIM):
+            tensor, low = np.ones(()), np.ones(())
+            for (_, vector), factor in zip(present, factors, strict=True):
+                tensor, low = np.multiply.outer(tensor, vector), np.multiply.outer(low, factor[:, column])
+            out[column] += weight * (tensor * low).sum()
+    return out
+
+
+def normed(x: Array, weights: dict[str, Array], name: str) -> Array:
+    scaled = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5)
+    return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+
+def bottleneck(x: list[Array | None], weights: dict[str, Array], unit: Callable[[Array], Array]) -> Array:
+    own, shared = list(x), weights["bottlenecks"]
+    for layer in range(2):
+        parts = []
+        for i, tokens in enumerate(own):
+            if tokens is None:
+                continue
+            block = f"layers.{layer}.{i}."
+            both = np.concatenate([tokens, shared])
+            query = normed(both, weights, f"{block}attention_norm")
+            both = both + multihead(query, query, weights, f"{block}attention.", unit)
+            hidden = gelu(linear(normed(both, weights, f"{block}network_norm"), weights, f"{block}network.0"))
+            both = both + linear(hidden, weights, f"{block}network.2")
+            own[i] = both[:TOKENS]
+            parts.append(both[TOKENS:])
+        shared = np.mean(parts, axis=0)
+    return np.concatenate(vectors(own))
+
+
+def mmtm(x: list[Array | None], weights: dict[str, Array], unit: Callable[[Array], Array]) -> Array:
+    z = linear(np.concatenate(vectors(x)), weights, "squeeze")
+    out = []
+    for i, tokens in enumerate(x):
+        scale = 2 * sigmoid(z @ weights["excite"][i] + weights["bias"][i])
+        out.append(np.zeros(DIM) if tokens is None else (scale * tokens).mean(axis=0))
+    return np.concatenate(out)
+
+
+def mixture_of_experts(x: list[Array | None], weights: dict[str, Array], unit: Callable[[Array], Array]) -> Array:
+    vector = np.concatenate(vectors(x))
+    seen = np.append(vector, [item is not None for item in x])
+    gates = softmax(linear(seen, weights, "gate"))
+    experts = zip(weights["experts"], weights["bias"], strict=True)
+    return np.sum([gate * gelu(vector @ e + b) for gate, (e, b) in zip(gates, experts, strict=True)], axis=0)
+
+
+def missing_token(x: list[Array | None], weights: dict[str, Array], unit: Callable[[Array], Array]) -> Array:
+    pairs = zip(x, weights["missing"], strict=True)
+    return np.concatenate([learned if item is None else item.mean(axis=0) for item, learned in pairs])
+
+
+def late(x: list[Array | None], weights: dict[str, Array], unit: Callable[[Array], Array]) -> Array:
+    return np.concatenate([*vectors(x), [item is not None for item in x]])
+
+
 def unit_rows(rows: Array) -> Array:
     return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 
-FORMULAS = {"concat": concat, "self_attention": self_attention, "cross_attention": cross_attention, "ovo": ovo}
+ATTENDING = {
+    "self_attention": self_attention,
+    "cross_attention": cross_attention,
+    "ovo": ovo,
+    "bottleneck": bottleneck,
+}
+OTHERS = {
+    "concat": concat,
+    "mean": mean,
+    "gated": gated,
+    "low_rank": low_rank,
+    "mmtm": mmtm,
+    "mixture_of_experts": mixture_of_experts,
+    "missing_token": missing_token,
+    "late": late,
+}
+FORMULAS = ATTENDING | OTHERS
+CASES = [(name, False) for name in FORMULAS] + [(name, True) for name in ATTENDING]
 
 
-@pytest.mark.parametrize("precondition", [False, True])
-@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize(("name", "precondition"), CASES)
 def test_head_equals_its_formula(name: str, precondition: bool, given: dict[str, Tokens]) -> None:
     torch.manual_seed(4)
-    options = (
-        {"tokens": TOKENS} if name == "concat" else {"tokens": TOKENS, "heads": HEADS, "precondition": precondition}
-    )
-    head = FUSION.build(name, DIM, MODALITIES, options=options).double()
-    if name != "concat":
-        with torch.no_grad():  # sharper attention, so that a wrong row or column would show
-            head.tokens.queries.mul_(50)
-            head.tokens.weight.mul_(2)
+    options = {"heads": HEADS, "precondition": precondition} if name in ATTENDING else {}
+    head = FUSION.build(name, DIM, MODALITIES, options={"tokens": TOKENS, **options}).double()
+    with torch.no_grad():  # sharper attention, and no weight left as it starts, so that a wrong place would show
+        head.tokens.queries.mul_(50)
+        head.tokens.weight.mul_(2)
+        for parameter in head.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
     weights = numbers(head)
     unit: Callable[[Array], Array] = unit_rows if precondition else np.asarray
     out = head(given).detach().numpy()

@@ -75,6 +75,29 @@ def test_costs_against_the_number_of_modalities() -> None:
         assert macs.loc["self_attention", m] == tokens + 4 * n * 16 * 16 + 2 * n * n * 16
         assert macs.loc["ovo", m] == tokens + attention
     assert list(table.columns) == ["head", "modalities", "macs", "out_dim", "unsafe"]
+
+
+@pytest.mark.parametrize(
+    ("name", "macs"),
+    [
+        ("mean", 0),
+        ("late", 0),
+        ("missing_token", 0),
+        ("gated", 48 * 48),
+        ("low_rank", 3 * 4 * 16 * 16 + 16 * 4),
+        ("mmtm", 48 * 12 + 3 * 12 * 16),
+        ("mixture_of_experts", 51 * 4 + 4 * 48 * 16 + 4 * 16),
+        # In 2 layers of 3 transformers over 4 + 4 tokens: projections, scores and values, a network 4 times as wide.
+        ("bottleneck", 2 * 3 * (4 * 8 * 16 * 16 + 2 * 8 * 8 * 16 + 2 * 8 * 16 * 64)),
+    ],
+)
+def test_costs_of_other_heads_beyond_their_tokens(name: str, macs: int) -> None:
+    """M = 3, D = 16, n = 4; the maps to tokens cost M n D^2 in every head."""
+    table = macs_against_modalities(16, {}, modalities=(3,), names=[name])
+    assert table["macs"].item() == 3 * 4 * 16 * 16 + macs
+
+
+def test_every_head_is_counted() -> None:
     every = macs_against_modalities(16, {"tokens": 2, "heads": 2}, modalities=(2,))
     assert set(every["head"]) == set(FUSION.names())
     assert set(every.loc[every["unsafe"], "head"]) == {"self_attention_reference", "cross_attention_reference"}

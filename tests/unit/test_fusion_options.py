@@ -15,7 +15,7 @@ from ovo_clinic.types import Modality
 from tests.contracts.combinations import combinations
 
 MODALITIES = [Modality("labs", "vector", 4), Modality("vitals", "sequence", 3), Modality("codes", "vector", 9)]
-ATTENDING = ["self_attention", "cross_attention", "ovo"]
+ATTENDING = ["self_attention", "cross_attention", "ovo", "bottleneck"]
 
 
 def build(name: str, modalities: int = 3, dim: int = 16, **options: Any) -> Any:
@@ -58,10 +58,27 @@ def test_one_token_is_refused(name: str) -> None:
     build(name, tokens=2)
 
 
-def test_concat_takes_one_token_and_no_fewer() -> None:
-    build("concat", tokens=1)
-    with pytest.raises(UserError, match="at least 1 and got 0"):
-        build("concat", tokens=0)
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        *((name, "tokens") for name in ("concat", "mean", "gated", "low_rank", "mmtm", "late")),
+        ("mixture_of_experts", "tokens"),
+        ("missing_token", "tokens"),
+        ("low_rank", "rank"),
+        ("mmtm", "ratio"),
+        ("mixture_of_experts", "experts"),
+        ("bottleneck", "bottlenecks"),
+    ],
+)
+def test_sizes_are_at_least_one(name: str, option: str) -> None:
+    build(name, **{option: 1})
+    with pytest.raises(UserError, match=rf"model\.fusion\.{option}: 0: input should be greater than or equal to 1"):
+        build(name, **{option: 0})
+
+
+def test_a_bottleneck_of_one_layer_would_carry_nothing_across() -> None:
+    with pytest.raises(UserError, match=r"model\.fusion\.layers: 1: input should be greater than or equal to 2"):
+        build("bottleneck", layers=1)
 
 
 @pytest.mark.parametrize("name", [*ATTENDING, "ovo_reference", "cross_attention_reference"])
@@ -83,7 +100,9 @@ def test_a_single_modality_is_refused_where_there_is_nothing_to_relate(name: str
         build(name, modalities=1)
 
 
-@pytest.mark.parametrize("name", ["concat", "self_attention", "self_attention_reference"])
+@pytest.mark.parametrize(
+    "name", ["concat", "self_attention", "self_attention_reference", "bottleneck", "mean", "gated"]
+)
 def test_a_single_modality_is_taken_by_the_others(name: str) -> None:
     assert build(name, modalities=1).out_dim == 16
 
@@ -147,7 +166,7 @@ def test_names_and_options_of_a_mechanism_on_the_command_line() -> None:
 def test_eps_of_the_preconditioning_is_an_option(name: str) -> None:
     given = {"precondition": True, "precondition_eps": 1e-3}
     layers = [module for module in build(name, **given).modules() if isinstance(module, Preconditioned)]
-    assert [layer.eps for layer in layers] == [1e-3]
+    assert {layer.eps for layer in layers} == {1e-3}
     with pytest.raises(UserError, match=r"model\.fusion\.precondition_eps: 0"):
         build(name, precondition_eps=0)
 
@@ -159,7 +178,7 @@ def test_a_mechanism_of_fixed_length_is_told_the_number_of_keys(precondition: bo
     for name in ATTENDING:
         head = build(name, attention="fixed", tokens=5, precondition=precondition)
         lengths[name] = next(module.length for module in head.modules() if isinstance(module, Fixed))
-    assert lengths == {"self_attention": 15, "cross_attention": 5, "ovo": 5}
+    assert lengths == {"self_attention": 15, "cross_attention": 5, "ovo": 5, "bottleneck": 9}
 
 
 def test_every_accepted_combination_is_checked_without_memory() -> None:

@@ -5,6 +5,7 @@ from torch.testing import assert_close
 
 from ovo_clinic.errors import UserError
 from ovo_clinic.model import FusionModel, NamedOptions, drop_modalities
+from ovo_clinic.registry import FUSION
 from ovo_clinic.types import Batch, Modality, Tokens
 
 MODALITIES = [Modality("labs", "vector", 4), Modality("values", "sequence", 3), Modality("codes", "vector", 9)]
@@ -33,7 +34,7 @@ def batch(absent: tuple[str, ...] = ()) -> Batch:
     return Batch(inputs, masks, torch.zeros(BATCH), torch.arange(BATCH))
 
 
-@pytest.mark.parametrize("fusion", ["concat", "self_attention", "cross_attention", "ovo"])
+@pytest.mark.parametrize("fusion", [name for name in FUSION.names() if FUSION.get(name).unsafe is None])
 @pytest.mark.parametrize("absent", [(), ("values",), ("labs", "codes"), ("labs", "values", "codes")])
 def test_a_modality_absent_everywhere_leaves_every_parameter_in_the_graph(fusion: str, absent: tuple[str, ...]) -> None:
     net = model(fusion)
@@ -117,6 +118,27 @@ def test_output_network(output: str, parameters: int) -> None:
     x, y = torch.randn(2, 1, 24)
     bend = net.eval().output(x) + net.output(y) - net.output(x + y) - net.output(torch.zeros(1, 24))
     assert (bend.abs().max() < 1e-5) == (output == "linear")
+
+
+@pytest.mark.parametrize("output", ["linear", "hidden"])
+def test_late_fusion_averages_the_logits_of_the_modalities_that_are_present(output: str) -> None:
+    net, given = model("late", output=output).eval(), batch()
+    logits, presence = torch.zeros(BATCH, 3), torch.zeros(BATCH, 1)
+    for modality in MODALITIES:
+        masks = {name: mask & (name == modality.name) for name, mask in given.masks.items()}
+        present = given.masks[modality.name].any(dim=1, keepdim=True)
+        logits += net(Batch(given.inputs, masks, given.target, given.rows)) * present
+        presence += present
+    assert presence.unique().numel() > 2
+    assert_close(net(given), logits / presence.clamp_min(1))
+
+
+def test_late_fusion_has_an_output_network_for_each_modality() -> None:
+    late, concat = model("late"), model("concat")
+    own = [sum(parameter.numel() for parameter in network.parameters()) for network in late.output.networks]
+    assert own == [2 * 8 + (8 * 8 + 8) + (8 * 3 + 3)] * 3
+    encoders = [sum(parameter.numel() for parameter in net.encoders.parameters()) for net in (late, concat)]
+    assert encoders[0] == encoders[1]
 
 
 def test_encoders_are_chosen_by_modality_with_a_default() -> None:
