@@ -1,5 +1,6 @@
 """The cache: what makes a new entry, what does not, and what a failure or a killed process leaves behind."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ovo_clinic import experiment
+from ovo_clinic import experiment, resources, sources
 from ovo_clinic.errors import UserError
 from ovo_clinic.prepare import Prepared, find, prepare
 
@@ -135,6 +136,42 @@ def test_whatever_decides_the_content_makes_a_new_entry(config: Path, raw: Path)
     assert len({prepared.folder for prepared in found}) == runs(config) == 6
 
 
+def test_a_file_beside_the_pipeline_counts_where_the_pipeline_speaks_of_it(config: Path, raw: Path) -> None:
+    pipeline, part, other = (config.with_name(name) for name in ("people.py", "ages.py", "unrelated.py"))
+    pipeline.write_text(PIPELINE + "# its parts: ages\n")
+    part.write_text("FACTOR = 1\n")
+    first = run(config, raw)
+    other.write_text("x = 1\n")
+    assert run(config, raw).folder == first.folder
+    part.write_text("FACTOR = 2\n")
+    assert run(config, raw).folder != first.folder and runs(config) == 2
+
+
+def test_the_key_covers_what_a_pipeline_imports_of_the_package() -> None:
+    def covered(name: str) -> set[str]:
+        return {path.name for path in sources.closure([resources.find("pipelines", name)])}
+
+    assert {"flat_files.py", "flat_options.py", "registry.py", "spec.py", "raw.py"} <= covered("flat_files")
+    assert "flat_options.py" not in covered("eicu") and "events.py" in covered("eicu")
+    assert not covered("eicu") & {"training.py", "cli.py", "report.py"}
+
+
+def test_published_lists_split_and_leave_the_rest_unlisted(config: Path, raw: Path, tmp_path: Path) -> None:
+    parts = {f"person-{n}": ("test", "validation", "train", "train")[n % 4] for n in range(16)}
+    lists = tmp_path / "mine.csv"
+    lists.write_text("".join(f"{person},{part}\n" for person, part in parts.items()))
+    spec = config.with_name("people.spec.yaml")
+    spec.write_text(spec.read_text().replace(", identifiers: [admission]", ""))
+    prepared = run(config, raw, f"split_lists=[{lists}]")
+    expected = [parts.get(person, "unlisted") for person in prepared.cohort["patient_id"]]
+    assert prepared.split.tolist() == expected and prepared.manifest["units"]["unlisted"] == 8
+    assert prepared.manifest["split"]["lists"] == {"mine.csv": hashlib.sha256(lists.read_bytes()).hexdigest()}
+    assert prepared.manifest["notes"]["patients of split list mine.csv"] == "16 of 16 in cohort"
+    assert run(config, raw).folder != prepared.folder
+    lists.write_text(lists.read_text().replace("person-0,test", "person-0,train"))
+    assert run(config, raw, f"split_lists=[{lists}]").folder != prepared.folder
+
+
 def test_what_is_prepared_is_found_without_the_raw_files(config: Path, raw: Path) -> None:
     request = experiment.load(str(config)).data_request()
     with pytest.raises(UserError, match="is not prepared .*--raw DIR"):
@@ -184,6 +221,9 @@ def test_files_are_the_owners_alone(config: Path, raw: Path, home: Path) -> None
     modes = {path.name: path.stat().st_mode & 0o777 for path in prepared.folder.iterdir()}
     assert modes and set(modes.values()) == {0o600}
     assert prepared.folder.stat().st_mode & 0o777 == home.stat().st_mode & 0o777 == 0o700
+    beside = [path for path in prepared.folder.parent.iterdir() if path.is_file()]
+    assert {path.suffix for path in beside} == {".latest", ".lock"}
+    assert {path.stat().st_mode & 0o777 for path in beside} == {0o600}
 
 
 def test_manifest_holds_no_rows(config: Path, raw: Path) -> None:
