@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ovo_clinic import __version__
-from ovo_clinic.cli_values import Words, names, size, words
+from ovo_clinic.cli_values import Words, names, shares, size, words
 from ovo_clinic.errors import UserError
 from ovo_clinic.terminal import (
     err,
@@ -207,6 +207,11 @@ def compare(
     fusion: Annotated[str | None, typer.Option(help="Heads, separated by commas; default: the config's.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs per head; default: the config's.")] = None,
     unimodal: Annotated[bool | None, typer.Option(help="Also train every modality alone.")] = None,
+    missing: Annotated[
+        str | None, typer.Option(help="Shares of the test units' modalities to hide in turn, such as 0,0.25,0.5,0.75.")
+    ] = None,
+    pattern: Annotated[str | None, typer.Option(help="Missing together: random, natural or modality:NAME.")] = None,
+    importance: Annotated[bool | None, typer.Option(help="Also measure what each modality is worth.")] = None,
     beside: Annotated[bool, typer.Option(help="Also under the task's other options, where it names some.")] = True,
     published: Annotated[bool, typer.Option("--published", help="Also print the paper's figures beside ours.")] = False,
     workers: Workers = None,
@@ -228,6 +233,9 @@ def compare(
             fusion=names(fusion),
             seeds=seeds,
             unimodal=unimodal,
+            missing=shares(missing),
+            pattern=pattern,
+            importance=importance,
             beside=beside,
             workers=workers,
             tracking_uri=tracking_uri,

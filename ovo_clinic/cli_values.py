@@ -81,3 +81,21 @@ def size(text: str | None) -> int | None:
 def names(text: str | None) -> list[str] | None:
     """Names separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()] if text is not None else None
+
+
+def shares(text: str | None) -> list[float] | None:
+    """Numbers from 0 to 1, separated by commas.
+
+    Raises:
+        UserError: one is none.
+    """
+    values = names(text)
+    if values is None:
+        return None
+    try:
+        found = [float(value) for value in values]
+    except ValueError:
+        raise UserError(f"--missing: '{text}' should be shares such as 0,0.25,0.5,0.75") from None
+    if not found or not all(0 <= value <= 1 for value in found):
+        raise UserError(f"--missing: '{text}' should be shares from 0 to 1, such as 0,0.25,0.5,0.75")
+    return found

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import Field
@@ -76,6 +76,10 @@ class CompareConfig(Options):
         fusion: the heads.
         seeds: number of seeds, 0 ... seeds-1, the same for every head.
         unimodal: also train every modality alone.
+        missing: shares of the test units' modalities that are hidden in turn (none by default).
+        pattern: what then goes missing together: `random`, `natural` or `modality:NAME`.
+        importance: also measure what each modality is worth to each head, for which all heads are trained again
+            without each modality in turn.
     """
 
     fusion: list[Choice] = Field(
@@ -83,6 +87,9 @@ class CompareConfig(Options):
     )
     seeds: int = Field(10, ge=1)
     unimodal: bool = False
+    missing: list[Annotated[float, Field(ge=0, le=1)]] = []
+    pattern: str = "random"
+    importance: bool = False
 
 
 class Experiment(Options):

@@ -193,7 +193,7 @@ def draw_comparison(comparison: "Comparison", table: "ComparisonTable") -> dict[
         for metric, chance in (("auroc", 0.5), ("auprc", table.prevalence)):
             label = report.metric_title(metric, classes)
             drawn[metric] = interval_figure(table.rows, metric, title, label=label, chance=chance)
-    return {name: _save(figure, comparison.folder / f"{name}.png") for name, figure in drawn.items()}
+    return {name: save(figure, comparison.folder / f"{name}.png") for name, figure in drawn.items()}
 
 
 def true_positive_rate(scores: Floats, target: Floats) -> Floats:
@@ -312,6 +312,7 @@ def _words(name: str) -> str:
     return " ".join(word.upper() if word in {"auroc", "auprc"} else word for word in name.split("_"))
 
 
-def _save(figure: "Figure", path: Path) -> Path:
+def save(figure: "Figure", path: Path) -> Path:
+    """Writes a figure; returns the file."""
     figure.savefig(path, bbox_inches="tight")
     return path

@@ -63,15 +63,8 @@ class Pattern:
         return cls(text, name)
 
 
-def check_rates(rates: Sequence[float]) -> list[float]:
-    """Rates in ascending order, 0 among them: what every other one is compared with.
-
-    Raises:
-        UserError: a rate outside 0 to 1.
-    """
-    wrong = [rate for rate in rates if not 0 <= rate <= 1]
-    if wrong:
-        raise UserError(f"--missing: {wrong[0]:g} should be a share from 0 to 1, such as 0,0.25,0.5,0.75")
+def with_zero(rates: Sequence[float]) -> list[float]:
+    """Rates in ascending order, 0 among them: what every other one is compared with."""
     return sorted({0.0, *rates})
 
 
@@ -128,7 +121,7 @@ def sweep(comparison: Comparison, rates: Sequence[float], pattern: Pattern, *, s
 
     Args:
         comparison: finished runs.
-        rates: of `check_rates`.
+        rates: of `with_zero`.
         pattern: what goes missing together.
         seed: of what is hidden.
 

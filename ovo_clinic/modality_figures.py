@@ -1,5 +1,7 @@
 """Figures of what modalities are worth: performance against missing rate, and importance."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,11 +12,25 @@ from ovo_clinic import figures
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from ovo_clinic.study import Comparison
+
 MEASURES = {
     "left_out": "left out of training",
     "hidden": "hidden at test time",
     "shuffled": "shuffled at test time",
 }
+
+
+def draw(comparison: "Comparison", tables: Mapping[str, pd.DataFrame]) -> dict[str, Path]:
+    """Draws what there is of `missingness` and `importance` into the study's folder, as PNG; name -> file."""
+    from ovo_clinic import report
+
+    manifest = comparison.prepared.manifest
+    metric = report.HEADLINE[manifest["kind"]][0]
+    label = report.metric_title(metric, manifest["classes"])
+    kinds = {"missingness": sweep_figure, "importance": importance_figure}
+    drawn = {name: kinds[name](table, metric, manifest["title"], label) for name, table in tables.items()}
+    return {name: figures.save(figure, comparison.folder / f"{name}.png") for name, figure in drawn.items()}
 
 
 def sweep_figure(table: pd.DataFrame, metric: str, title: str = "", label: str = "") -> "Figure":

@@ -195,6 +195,11 @@ def printable(table: ComparisonTable, classes: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+def percent_interval(share: float, low: float, high: float) -> str:
+    """`75.3 [70.1, 80.2]`, in percent."""
+    return f"{_percent(share)} [{_percent(low)}, {_percent(high)}]"
+
+
 def _percent(share: float) -> str:
     return f"{100 * share:.1f}"
 

@@ -79,6 +79,7 @@ def print_study(study: "Study") -> None:
     out.print(report.caption(study.comparison, study.table))
     for note in study.table.notes:
         out.print(f"note: {note}", style="yellow")
+    _print_modality_tables(study)
     out.print(f"\nData: {study.comparison.prepared.folder}")
     out.print(f"Tables (csv, LaTeX) and figures: {study.comparison.folder}")
     for path in study.figures.values():
@@ -106,6 +107,27 @@ def print_published(study: "Study") -> None:
     print_table(replication.printable_scores(found))
     print_table(replication.printable_tests(found))
     out.print(replication.caption(found))
+
+
+def _print_modality_tables(study: "Study") -> None:
+    from ovo_clinic import report
+
+    manifest = study.comparison.prepared.manifest
+    metric = report.HEADLINE[manifest["kind"]][0]
+    title = report.metric_title(metric, manifest["classes"])
+    for name, table in study.modality_tables.items():
+        rows = table[table["metric"] == metric]
+        if name == "missingness":
+            out.print(f"\n{title} with modalities of the test units hidden [95 % over patients]:")
+            cells = rows.assign(column=[f"{100 * rate:g} %" for rate in rows["rate"]])
+            index, value = ["model"], "mean"
+        else:
+            out.print(f"\nLoss of {title}, points, without a modality [95 % over patients]:")
+            cells = rows.assign(column=rows["measure"])
+            index, value = ["model", "modality"], "loss"
+        text = [report.percent_interval(*row) for row in rows[[value, "low", "high"]].itertuples(index=False)]
+        wide = cells.assign(text=text).pivot(index=index, columns="column", values="text").fillna("")
+        print_table(wide.loc[:, list(dict.fromkeys(cells["column"]))].reset_index())
 
 
 def print_run(run: "Run") -> None:

@@ -6,14 +6,17 @@ study.table.rows
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ovo_clinic import experiment as experiments
-from ovo_clinic import figures, report, resources, runs, study, tracking
+from ovo_clinic import figures, missingness, modality_figures, report, resources, runs, study, tracking
+from ovo_clinic import importance as importances
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepare import Prepared, prepare_task
 from ovo_clinic.raw_folders import Given
@@ -32,6 +35,8 @@ class Study:
         table: its numbers.
         figures: name -> PNG.
         tracking_uri: where MLflow holds it.
+        modality_tables: where they were asked for, `missingness` (of `missingness.sweep`) and `importance` (of
+            `importance.table`).
         beside: the same comparison under the other options that the task's spec names; None where it names none.
     """
 
@@ -39,6 +44,7 @@ class Study:
     table: ComparisonTable
     figures: Mapping[str, Path]
     tracking_uri: str
+    modality_tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     beside: "Study | None" = None
 
 
@@ -69,6 +75,9 @@ def compare(
     fusion: Sequence[str] | None = None,
     seeds: int | None = None,
     unimodal: bool | None = None,
+    missing: Sequence[float] | None = None,
+    pattern: str | None = None,
+    importance: bool | None = None,
     beside: bool = True,
     workers: int | None = None,
     tracking_uri: str | None = None,
@@ -84,6 +93,9 @@ def compare(
         fusion: heads (default: the config's).
         seeds: how many (default: the config's).
         unimodal: also train every modality alone (default: the config's).
+        missing: shares of the test units' modalities that are hidden in turn (default: the config's).
+        pattern: what goes missing together: `random`, `natural` or `modality:NAME` (default: the config's).
+        importance: also measure what each modality is worth (default: the config's).
         beside: also under the other options that the task's spec says should be seen beside its own.
         workers: parallel processes (default: one per core).
         tracking_uri: MLflow store (default: local sqlite).
@@ -93,7 +105,14 @@ def compare(
     Raises:
         UserError: anything wrong with the settings or the data.
     """
-    asked = {"fusion": fusion, "seeds": seeds, "unimodal": unimodal}
+    asked: dict[str, Any] = {
+        "fusion": fusion,
+        "seeds": seeds,
+        "unimodal": unimodal,
+        "missing": missing,
+        "pattern": pattern,
+    }
+    asked |= {"importance": importance}
     experiment = experiments.load(task, overrides).with_compare({k: v for k, v in asked.items() if v is not None})
     study.check_options(experiment, experiment.compare.fusion)  # preparing may take hours
     store = tracking.Store(tracking.tracking_uri(tracking_uri, allow_remote_tracking))
@@ -115,21 +134,53 @@ def _other_options(experiment: Experiment) -> Experiment | None:
 def _study(
     experiment: Experiment, prepared: Prepared, store: tracking.Store, workers: int, on_progress: Progress
 ) -> Study:
-    comparison = study.compare(
-        experiment,
-        prepared,
-        experiment.compare.fusion,
-        experiment.compare.seeds,
-        unimodal=experiment.compare.unimodal,
+    settings = experiment.compare
+    if settings.missing:
+        missingness.Pattern.parse(settings.pattern, prepared.chosen(experiment.modalities))  # training may take hours
+    trained = partial(
+        study.compare,
+        prepared=prepared,
+        fusion=settings.fusion,
+        seeds=settings.seeds,
         workers=workers,
         on_progress=on_progress,
     )
+    comparison = trained(experiment, unimodal=settings.unimodal)
     table = report.comparison_table(comparison)
     report.save(comparison, table)
-    drawn = figures.draw_comparison(comparison, table)
+    found = _modality_tables(experiment, comparison, trained)
+    for name, values in found.items():
+        values.to_csv(comparison.folder / f"{name}.csv", index=False)
+    drawn = figures.draw_comparison(comparison, table) | modality_figures.draw(comparison, found)
     config = {**experiment.resolved(), "compare": experiment.compare.model_dump(mode="json")}
     store.log_comparison(comparison, table, drawn, config)
-    return Study(comparison, table, drawn, store.uri)
+    return Study(comparison, table, drawn, store.uri, found)
+
+
+def _modality_tables(
+    experiment: Experiment, comparison: Comparison, trained: Callable[[Experiment], Comparison]
+) -> dict[str, pd.DataFrame]:
+    """What was asked for of `missingness` and `importance`; for the latter the heads are trained without each modality.
+
+    Args:
+        experiment: with all modalities.
+        comparison: its finished runs.
+        trained: compares the same heads and seeds with other settings.
+    """
+    settings = experiment.compare
+    names = comparison.prepared.chosen(experiment.modalities)
+    found = {}
+    if settings.missing:
+        pattern = missingness.Pattern.parse(settings.pattern, names)
+        found["missingness"] = missingness.sweep(comparison, missingness.with_zero(settings.missing), pattern)
+    if settings.importance:
+        # Heads that attend need two modalities.
+        rest = {name: [other for other in names if other != name] for name in names if len(names) > 2}
+        left_out = {
+            name: trained(experiment.model_copy(update={"modalities": others})) for name, others in rest.items()
+        }
+        found["importance"] = importances.table(comparison, left_out)
+    return found
 
 
 def train(

@@ -1,10 +1,16 @@
 """Hidden modalities: what is hidden, that heads see the same, and the numbers against single predictions."""
 
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from ovo_clinic import experiment as experiments
 from ovo_clinic import importance, missingness, modality_figures, study
+from ovo_clinic.cli import app
+from ovo_clinic.cli_values import shares
 from ovo_clinic.errors import UserError
 from ovo_clinic.missingness import Pattern
 from ovo_clinic.prepare import find
@@ -67,9 +73,11 @@ def test_mistakes() -> None:
         _parse("modality:d")
     with pytest.raises(UserError, match="only modality"):
         Pattern.parse("modality:a", ["a"])
-    with pytest.raises(UserError, match="--missing: 1.5 should be a share"):
-        missingness.check_rates([0.5, 1.5])
-    assert missingness.check_rates([0.5, 0.25]) == [0, 0.25, 0.5]
+    with pytest.raises(UserError, match="--missing: '0.5,1.5' should be shares from 0 to 1"):
+        shares("0.5,1.5")
+    with pytest.raises(UserError, match="--missing: 'half' should be shares"):
+        shares("half")
+    assert missingness.with_zero([0.5, 0.25]) == [0, 0.25, 0.5]
 
 
 def test_rate_zero_is_the_study_and_the_rest_is_less(comparison: Comparison) -> None:
@@ -137,3 +145,20 @@ def test_shuffled_units_get_the_modality_of_their_partner(comparison: Comparison
         assert np.array_equal(changed.inputs[name], expected.inputs[name])
         assert np.array_equal(changed.masks[name], expected.masks[name])
     assert np.array_equal(changed.target, batch.target)
+
+
+def test_compare_writes_tables_and_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVO_CLINIC_HOME", str(tmp_path))
+    quick = ["data.modalities=3", "data.samples=300", "training.epochs=1", "model.dim=16"]
+    command = ["compare", "simulation", *quick, "--fusion", "concat", "--seeds", "1", "--workers", "1"]
+    done = CliRunner().invoke(app, [*command, "--missing", "0.5", "--pattern", "modality:modality_02", "--importance"])
+    assert done.exit_code == 0, done.output
+    assert "with modalities of the test units hidden" in done.output and "modality_03" in done.output
+    (folder,) = (path.parent for path in tmp_path.glob("studies/*/missingness.csv"))
+    assert set(pd.read_csv(folder / "missingness.csv")["rate"]) == {0, 0.5}
+    assert set(pd.read_csv(folder / "importance.csv")["measure"]) == {"left_out", "hidden", "shuffled"}
+    assert (folder / "missingness.png").is_file() and (folder / "importance.png").is_file()
+    logged = [path.name for path in (tmp_path / "mlflow_artifacts").rglob("*")]
+    assert {"missingness.csv", "importance.csv", "missingness.png", "importance.png"} <= set(logged)
+    wrong = CliRunner().invoke(app, [*command, "--missing", "0.5", "--pattern", "modality:none"])
+    assert isinstance(wrong.exception, UserError) and "--pattern: no modality 'none'" in str(wrong.exception)
