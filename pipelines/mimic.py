@@ -1,0 +1,271 @@
+"""MIMIC-IV with MIMIC-CXR and MIMIC-IV-Note: 25 phenotypes or death in hospital, from up to four modalities.
+
+`tables` is the corrected form of MedFuse's phenotyping task, `replica_tables` what MedFuse's code does, `paper_tables`
+the One-Versus-Others paper's four modalities, and `mortality_tables` a prediction at 48 hours. A download of X-rays or
+notes that is not there leaves its modality out.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import polars as pl
+from polars import col
+from pydantic import Field
+
+from ovo_clinic import events, provenance
+from ovo_clinic.errors import UserError
+from ovo_clinic.raw import RawFolder
+from ovo_clinic.resources import load_pipeline
+from ovo_clinic.spec import DatasetSpec
+from ovo_clinic.staging import PART
+from ovo_clinic.tables import ModalityTable, Step, Tables
+
+if TYPE_CHECKING:
+    from pipelines import mimic_channels, mimic_cohort, mimic_series
+else:
+    mimic_channels, mimic_cohort = load_pipeline("mimic_channels"), load_pipeline("mimic_cohort")
+    mimic_series = load_pipeline("mimic_series")
+
+_HOURS_PER_PART = 250_000
+_BYTES_PER_HOUR = 8192  # while a part is worked on, generously
+_MEDFUSE_MARGIN_SECONDS = 0.0036  # a millionth of an hour
+_LISTS = ("phenotypes", "icd9", "icd10", "icd10_overrides")
+
+StepHours = Annotated[float, Field(gt=0)]
+ImageSize = Annotated[int, Field(ge=16)]
+Layout = Literal["compact", "medfuse"]
+Notes = dict[str, int | float | str]
+
+
+@dataclass(frozen=True)
+class ImageChoice:
+    """Which X-ray of a stay: by view (None = any), and the first or the last; and how many pixels a side."""
+
+    view: str | None
+    which: Literal["first", "last"]
+    size: int
+
+
+_MEDFUSE_IMAGE = ImageChoice("AP", "last", 224)
+
+
+def tables(
+    raw: RawFolder,
+    spec: DatasetSpec,
+    *,
+    timestep_hours: StepHours = 1.0,
+    layout: Layout = "compact",
+    same_unit: bool = True,
+    count_after_unit_filter: bool = False,
+    intubated: Literal["lowest", "missing"] = "lowest",
+    image_view: Literal["AP", "PA"] | None = "AP",
+    image_which: Literal["first", "last"] = "last",
+    image_size: ImageSize = 224,
+) -> Tables:
+    """25 groups of the admission's diagnoses, from the whole ICU stay.
+
+    Args:
+        raw: the raw files.
+        spec: the data spec.
+        timestep_hours: length of a time step.
+        layout: `compact` = 17 values and 17 columns of what was observed; `medfuse` = its 76 columns.
+        same_unit: only stays that begin and end in the same unit.
+        count_after_unit_filter: an admission may have further ICU stays as long as only one of them is in one unit.
+        intubated: what the verbal score `No Response-ETT` counts as.
+        image_view: of the X-ray; any where null.
+        image_which: of several X-rays of a stay.
+        image_size: side of the image in pixels.
+
+    Raises:
+        UserError: a wrong option, or a mistake in the raw files.
+    """
+    rules = mimic_cohort.clean_rules(same_unit=same_unit, count_after_unit_filter=count_after_unit_filter)
+    cohort, attrition = events.select(mimic_cohort.read_stays(raw), rules, mimic_cohort.PERSON)
+    form = mimic_series.Clean(mimic_channels.Channels.of(spec, medfuse=False), layout, intubated == "missing")
+    series = mimic_series.series(raw, _windows(raw, cohort, _stay_seconds(), _stay_hours()), form, timestep_hours)
+    cohort, steps = events.select(cohort, [_with_events(series)], mimic_cohort.PERSON)
+    choice = ImageChoice(image_view, image_which, image_size)
+    optional, notes = _optional(raw, _span(cohort, col("outtime")), choice, "radiology")
+    groups = spec.settings["race_groups"]
+    modalities = {"time_series": series.table, "demographics": mimic_cohort.demographics(cohort, groups), **optional}
+    labels = mimic_cohort.phenotypes(raw, spec, mapping="corrected")
+    told: Notes = {**series.counts, **notes, **_mapping(spec), **_release(raw, spec, cohort.height)}
+    return Tables(mimic_cohort.cohort_table(cohort, labels, groups), modalities, attrition + steps, told)
+
+
+def replica_tables(raw: RawFolder, spec: DatasetSpec, *, timestep_hours: StepHours = 1.0) -> Tables:
+    """25 groups of the admission's diagnoses as MedFuse's code makes them: time series and the last AP X-ray.
+
+    Its statistics of another data set (MIMIC-III) are not used: values are scaled with those of the training stays.
+
+    Args:
+        raw: the raw files.
+        spec: the data spec.
+        timestep_hours: length of a time step.
+
+    Raises:
+        UserError: a wrong option, or a mistake in the raw files.
+    """
+    found = _replica(raw, spec, timestep_hours)
+    images, notes = _optional(raw, _span(found.cohort, col("outtime")), _MEDFUSE_IMAGE, None)
+    return found.tables({"time_series": found.series.table, **images}, notes)
+
+
+def paper_tables(raw: RawFolder, spec: DatasetSpec, *, timestep_hours: StepHours = 1.0) -> Tables:
+    """25 groups of the admission's diagnoses from the One-Versus-Others paper's four modalities, complete cases only.
+
+    Cohort, labels and time series are those of MedFuse's code, from which the paper started; its demographics are kept
+    but for the time of discharge, the time of death and where the patient went.
+
+    Args:
+        raw: the raw files, X-rays and notes among them.
+        spec: the data spec.
+        timestep_hours: length of a time step; the paper's code has the rows as they were charted.
+
+    Raises:
+        UserError: a wrong option, a download that is not there, or a mistake in the raw files.
+    """
+    found = _replica(raw, spec, timestep_hours)
+    optional, notes = _optional(raw, _span(found.cohort, col("outtime")), _MEDFUSE_IMAGE, "discharge")
+    for name, source in {"image": "cxr", "text": "note"}.items():
+        if name not in optional:
+            raise UserError(f"--raw: mimic_paper takes patients with every modality; give {source}=DIR too")
+    present = {name: col("stay_id").is_in(table.frame["unit_id"].implode()) for name, table in optional.items()}
+    rules = [("with an AP X-ray of the stay", present["image"]), ("with a discharge note", present["text"])]
+    cohort, steps = events.select(found.cohort, rules, mimic_cohort.PERSON)
+    complete = replace(found, cohort=cohort, attrition=found.attrition + steps)
+    demographics = mimic_cohort.paper_demographics(cohort)
+    modalities = {"time_series": found.series.table, "demographics": demographics, **optional}
+    return complete.tables(modalities, notes)
+
+
+def mortality_tables(
+    raw: RawFolder,
+    spec: DatasetSpec,
+    *,
+    prediction_hours: StepHours = 48.0,
+    timestep_hours: StepHours = 1.0,
+    layout: Layout = "compact",
+    image_size: ImageSize = 224,
+) -> Tables:
+    """Death in hospital of adults who are in the unit at the prediction; every modality ends before it.
+
+    Args:
+        raw: the raw files.
+        spec: the data spec.
+        prediction_hours: hours from admission to the unit to the prediction.
+        timestep_hours: length of a time step.
+        layout: as in `tables`.
+        image_size: side of the image in pixels; the last AP X-ray counts.
+
+    Raises:
+        UserError: a wrong option, or a mistake in the raw files.
+    """
+    rules, positive = mimic_cohort.mortality_rules(prediction_hours), col("hospital_expire_flag") == 1
+    cohort, attrition = events.select(mimic_cohort.read_stays(raw), rules, mimic_cohort.PERSON, positive)
+    form = mimic_series.Clean(mimic_channels.Channels.of(spec, medfuse=False), layout)
+    last = pl.lit(math.ceil(prediction_hours * 3600) - 1)  # the last whole second before the prediction
+    series = mimic_series.series(raw, _windows(raw, cohort, last, pl.lit(prediction_hours)), form, timestep_hours)
+    end = col("intime") + pl.duration(seconds=last)
+    choice = ImageChoice("AP", "last", image_size)
+    optional, notes = _optional(raw, _span(cohort, end), choice, "radiology")
+    groups = spec.settings["race_groups"]
+    modalities = {"time_series": series.table, "demographics": mimic_cohort.demographics(cohort, groups), **optional}
+    labels = cohort.select("hadm_id", died="hospital_expire_flag")
+    told: Notes = {**series.counts, **notes, **_release(raw, spec, None)}
+    return Tables(mimic_cohort.cohort_table(cohort, labels, groups), modalities, attrition, told)
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """Cohort and time series of MedFuse's code; what more a task needs joins them in `tables`."""
+
+    raw: RawFolder
+    spec: DatasetSpec
+    cohort: pl.DataFrame
+    attrition: list[Step]
+    series: "mimic_series.Series"
+
+    def tables(self, modalities: Mapping[str, ModalityTable], notes: Mapping[str, int]) -> Tables:
+        """With MedFuse's labels."""
+        labels = mimic_cohort.phenotypes(self.raw, self.spec, mapping="medfuse")
+        cohort = mimic_cohort.cohort_table(self.cohort, labels, self.spec.settings["race_groups"])
+        told: Notes = {**self.series.counts, **notes, **_release(self.raw, self.spec, cohort.height)}
+        return Tables(cohort, modalities, self.attrition, told)
+
+
+def _replica(raw: RawFolder, spec: DatasetSpec, timestep_hours: float) -> Replicated:
+    cohort, attrition = events.select(mimic_cohort.read_stays(raw), mimic_cohort.replica_rules(), mimic_cohort.PERSON)
+    form = mimic_series.Replica(mimic_channels.Channels.of(spec, medfuse=True))
+    last = (col("los") * 86_400 + _MEDFUSE_MARGIN_SECONDS).floor()
+    series = mimic_series.series(raw, _windows(raw, cohort, last, col("los") * 24), form, timestep_hours)
+    cohort, steps = events.select(cohort, [_with_events(series)], mimic_cohort.PERSON)
+    return Replicated(raw, spec, cohort, attrition + steps, series)
+
+
+def _windows(raw: RawFolder, cohort: pl.DataFrame, last: pl.Expr, hours: pl.Expr) -> pl.DataFrame:
+    """The stays in parts that fit into memory; see `mimic_series.series`."""
+    per_part = min(_HOURS_PER_PART, max(1, raw.memory // _BYTES_PER_HOUR))
+    stays = cohort.select(
+        mimic_cohort.PERSON,
+        "hadm_id",
+        "stay_id",
+        start="intime",
+        last=last.cast(pl.Int32),
+        hours=hours.cast(pl.Float64),
+    )
+    before = col("hours").cum_sum().shift(fill_value=0)
+    return stays.with_columns((before // per_part).cast(pl.Int32).alias(PART)).with_row_index("unit")
+
+
+def _stay_seconds() -> pl.Expr:
+    return (col("outtime") - col("intime")).dt.total_seconds()
+
+
+def _stay_hours() -> pl.Expr:
+    return col("los") * 24
+
+
+def _span(cohort: pl.DataFrame, end: pl.Expr) -> pl.DataFrame:
+    """What images and notes need: unit_id, subject_id, hadm_id, and start and end of the window, both included."""
+    return cohort.select(mimic_cohort.PERSON, "hadm_id", unit_id="stay_id", start="intime", end=end)
+
+
+def _with_events(series: "mimic_series.Series") -> tuple[str, pl.Expr]:
+    return "with an event in the window", col("stay_id").is_in(series.table.frame["unit_id"].unique().implode())
+
+
+def _optional(
+    raw: RawFolder, stays: pl.DataFrame, choice: ImageChoice, kind: Literal["radiology", "discharge"] | None
+) -> tuple[dict[str, ModalityTable], dict[str, int]]:
+    """X-rays and notes, where their download is there (and `kind` names the notes), and counts worth telling."""
+    modalities: dict[str, ModalityTable] = {}
+    notes: dict[str, int] = {}
+    if raw.folder("cxr") is not None:
+        images = load_pipeline("mimic_images")
+        modalities["image"], counts = images.select_images(
+            raw, stays, view=choice.view, which=choice.which, size=choice.size
+        )
+        notes |= counts
+    if kind is not None and raw.path(kind) is not None:
+        modalities["text"], counts = load_pipeline("mimic_notes").select_notes(raw, stays, kind)
+        notes |= counts
+    return modalities, notes
+
+
+def _mapping(spec: DatasetSpec) -> dict[str, str]:
+    """Which lists of ICD codes the labels come from."""
+    digest = provenance.digest_of({name: spec.lists[name] for name in _LISTS})[:12]
+    return {"phenotype mapping": f"version {spec.settings['phenotype_mapping']} (sha256 {digest})"}
+
+
+def _release(raw: RawFolder, spec: DatasetSpec, stays: int | None) -> dict[str, str]:
+    """The version of MIMIC-IV; for a full release also what others counted, beside our number of stays."""
+    version, is_full = mimic_cohort.release(raw, spec.settings["releases"])
+    notes = {"MIMIC-IV version": version if is_full else f"{version} (not the rows of a full release)"}
+    if is_full and stays is not None:
+        for source, count in spec.settings["published_counts"].items():
+            notes[f"published: {source}"] = f"{count:,} stays; here {stays:,} ({stays / count - 1:+.1%})"
+    return notes
