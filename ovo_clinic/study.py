@@ -1,17 +1,8 @@
-"""Many runs: trains fusion heads over the same seeds and splits in parallel worker processes."""
+"""Many runs: trains fusion heads over the same seeds and splits, in parallel."""
 
-import multiprocessing
-import os
-import signal
-import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Literal
 
 from ovo_clinic import provenance, resources, runs
@@ -20,6 +11,10 @@ from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepare import Prepared
 from ovo_clinic.registry import FUSION, Choice, suggest
 from ovo_clinic.runs import Result
+from ovo_clinic.scheduling import Job, LocalProcesses, Scheduler
+from ovo_clinic.tuned import Tuned
+
+ONE_PROCESS = LocalProcesses(1)
 
 
 @dataclass(frozen=True)
@@ -48,6 +43,7 @@ class Comparison:
         arms: in the order of the table, modalities first.
         results: label -> result of every seed, in the order of the seeds.
         run_folders: label -> folder of every seed's run.
+        tuned: where settings that a search found were taken over, what it found.
     """
 
     name: str
@@ -56,6 +52,7 @@ class Comparison:
     arms: list[Arm]
     results: Mapping[str, list[Result]]
     run_folders: Mapping[str, list[Path]]
+    tuned: Tuned | None = None
 
     @property
     def heads(self) -> list[str]:
@@ -71,7 +68,7 @@ def arms(experiment: Experiment, prepared: Prepared, fusion: Sequence[Choice], u
 
     Raises:
         UserError: a head named twice, not known, or unsafe and not allowed; an unknown option; a combination that a
-            head excludes.
+            head excludes; settings of `compare.tuned` that do not belong here.
     """
     modalities = prepared.chosen(experiment.modalities)
     check_options(experiment, fusion)
@@ -84,8 +81,16 @@ def arms(experiment: Experiment, prepared: Prepared, fusion: Sequence[Choice], u
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice:
         raise UserError(f"compare: {', '.join(twice)} stands twice; name every head once")
-    _check_heads(rows, prepared)
+    if tuned := _tuned(experiment):
+        tuned.check_data(prepared)
+        rows = [replace(row, experiment=tuned.applied(row.label, row.experiment)) for row in rows]
+    check_heads(rows, prepared)
     return rows
+
+
+def _tuned(experiment: Experiment) -> Tuned | None:
+    file = experiment.compare.tuned
+    return None if file is None else Tuned.read(experiment.folder / file)
 
 
 def _with_head(experiment: Experiment, choice: Choice) -> Experiment:
@@ -112,7 +117,12 @@ def check_options(experiment: Experiment, fusion: Sequence[Choice]) -> None:
             raise UserError(f"model.fusion.{name}: no such setting{suggest(name, known)}")
 
 
-def _check_heads(rows: Sequence[Arm], prepared: Prepared) -> None:
+def check_heads(rows: Sequence[Arm], prepared: Prepared) -> None:
+    """Builds every head once.
+
+    Raises:
+        UserError: an option that a head cannot have, or a combination that it excludes.
+    """
     from ovo_clinic.model import check_fusion
     from ovo_clinic.types import Modality
 
@@ -133,7 +143,7 @@ def compare(
     seeds: int,
     *,
     unimodal: bool = False,
-    workers: int = 1,
+    scheduler: Scheduler = ONE_PROCESS,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Comparison:
     """Trains every head, and with `unimodal` every modality alone, with seeds 0 ... seeds-1 on the same split.
@@ -146,19 +156,19 @@ def compare(
         fusion: the heads.
         seeds: how many.
         unimodal: also every modality alone, through the same code and output network.
-        workers: parallel processes, each with `training.threads` threads.
+        scheduler: where the runs are computed.
         on_progress: called with (runs done, runs in all).
 
     Raises:
-        UserError: settings that do not fit; a worker that was killed.
+        UserError: settings that do not fit; workers that are lost again and again.
     """
     rows = arms(experiment, prepared, fusion, unimodal)
     jobs = [
-        (arm.label, _job(arm.experiment.model_copy(update={"seed": seed}), prepared))
+        (arm.label, _run(arm.experiment.model_copy(update={"seed": seed}), prepared))
         for arm in rows
         for seed in range(seeds)
     ]
-    _run_all([job for _, job in jobs], workers, on_progress)
+    _run_all([job for _, job in jobs], scheduler, on_progress)
     results: dict[str, list[Result]] = {arm.label: [] for arm in rows}
     folders: dict[str, list[Path]] = {arm.label: [] for arm in rows}
     for label, job in jobs:
@@ -168,99 +178,38 @@ def compare(
     name = f"{experiment.task}-{digest}"
     folder = resources.home() / "studies" / name
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Comparison(name, folder, prepared, rows, results, folders)
+    return Comparison(name, folder, prepared, rows, results, folders, _tuned(experiment))
 
 
 @dataclass(frozen=True)
-class Job:
-    """One run for a worker: plain values, so that it travels to another process.
-
-    Attributes:
-        experiment: settings, with the seed.
-        data: folder of the prepared data set.
-        folder: of the run.
-    """
+class SeedRun:
+    """One run of a comparison; see `scheduling.Job`."""
 
     experiment: Experiment
     data: Path
     folder: Path
 
+    def run(self) -> None:
+        """Trains it where it is not finished yet."""
+        from ovo_clinic import training
 
-def _job(experiment: Experiment, prepared: Prepared) -> Job:
-    return Job(experiment, prepared.folder, runs.run_folder(experiment, prepared))
-
-
-def run(job: Job) -> None:
-    """Trains one run where it is not finished yet."""
-    from ovo_clinic import training
-
-    training.train(job.experiment, Prepared.open(job.data), job.folder)
+        training.train(self.experiment, Prepared.open(self.data), self.folder)
 
 
-def _run_all(jobs: Sequence[Job], workers: int, on_progress: Callable[[int, int], None]) -> None:
+def _run(experiment: Experiment, prepared: Prepared) -> SeedRun:
+    return SeedRun(experiment, prepared.folder, runs.run_folder(experiment, prepared))
+
+
+def _run_all(jobs: Sequence[SeedRun], scheduler: Scheduler, on_progress: Callable[[int, int], None]) -> None:
     """Trains what is not finished; rows that come to the same run share it."""
     every = {job.folder: job for job in jobs}
-    waiting = [job for job in every.values() if not runs.is_finished(job.folder)]
-    kept = len(every) - len(waiting)
-    on_progress(kept, len(every))
+    waiting = {folder: job for folder, job in every.items() if not runs.is_finished(folder)}
+    on_progress(len(every) - len(waiting), len(every))
+
+    def done(job: Job) -> Sequence[Job]:
+        del waiting[job.folder]
+        on_progress(len(every) - len(waiting), len(every))
+        return ()
+
     if waiting:
-        _run_in_parallel(waiting, workers, lambda done: on_progress(kept + done, len(every)))
-
-
-def _run_in_parallel(jobs: Sequence[Job], workers: int, on_progress: Callable[[int], None]) -> None:
-    # Forked from a server that has the heavy imports: a fresh interpreter would spend 7-11 s on them for every worker.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["ovo_clinic.training", "torch._dynamo"])
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=_start_worker)
-    try:
-        with _main_module_hidden():
-            futures = [pool.submit(run, job) for job in jobs]
-        _wait(futures, on_progress)
-    except BrokenProcessPool:
-        raise UserError(
-            f"a worker process was killed, most likely for want of memory; use fewer than {workers} --workers. "
-            "Finished runs are kept: the same command goes on from there"
-        ) from None
-    finally:
-        for process in list((pool._processes or {}).values()):
-            process.terminate()
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-@contextmanager
-def _main_module_hidden() -> Iterator[None]:
-    """Workers import the module that Python was started with: they would run a user's script again, for nothing."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-def _wait(futures: Sequence[Future[None]], on_progress: Callable[[int], None]) -> None:
-    """Waits for all; raises the first error at once."""
-    pending = set(futures)
-    while pending:
-        done, pending = wait(pending, timeout=1.0, return_when=FIRST_EXCEPTION)
-        for future in done:
-            future.result()
-        on_progress(len(futures) - len(pending))
-
-
-def _start_worker() -> None:
-    """Ctrl-C reaches every process of the terminal, and only the parent acts on it; a worker ends with its parent."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
-def default_workers() -> int:
-    """One per core."""
-    return len(os.sched_getaffinity(0))
+        scheduler.run(list(waiting.values()), done)

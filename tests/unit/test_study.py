@@ -16,7 +16,7 @@ from pandas.testing import assert_frame_equal
 from torch import nn
 
 from ovo_clinic import experiment as experiments
-from ovo_clinic import report, study, training
+from ovo_clinic import processes, report, study, training
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.fusion.concat import Concat
@@ -185,7 +185,7 @@ def test_a_killed_worker_is_one_clear_error_and_finished_runs_stay(
         if done and pools:
             os.kill(next(iter(pools[0]._processes)), signal.SIGKILL)
 
-    monkeypatch.setattr(study, "ProcessPoolExecutor", Recorded)
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", Recorded)
     settings = experiment("training.epochs=200", "training.patience=200")
     with pytest.raises(UserError, match="^a worker process was killed[^\n]*Finished runs are kept"):
         study.compare(settings, prepared, HEADS[:1], 30, on_progress=kill)
@@ -197,7 +197,7 @@ def test_a_killed_worker_is_one_clear_error_and_finished_runs_stay(
 WATCHED = """
 import multiprocessing, os, time
 from concurrent.futures import ProcessPoolExecutor
-from ovo_clinic.study import _start_worker
+from ovo_clinic.processes import _start_worker
 
 if __name__ == "__main__":
     context = multiprocessing.get_context("forkserver")
