@@ -132,7 +132,9 @@ def _ranking(scores: Floats, positive: NDArray[np.bool_], weights: Floats, rows:
         return undefined, undefined
     order = np.argsort(-scores)
     # A group = entries of one score, from the highest score down. Only groups that hold a positive move recall.
-    _, first, size = np.unique(-scores[order], return_index=True, return_counts=True)
+    ordered = scores[order]
+    first = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    size = np.diff(np.r_[first, scores.size])
     positives_in = np.add.reduceat(positive[order], first, dtype=np.intp)
     moves = positives_in > 0
     end = (first + size)[moves]
