@@ -21,15 +21,18 @@ class Mlp(nn.Module):
         dropout: between layers.
 
     Raises:
-        UserError: the modality is an image.
+        UserError: the modality is an image or a text.
     """
 
     def __init__(
         self, modality: Modality, dim: int, *, layers: Literal[1, 2, 3, 4] = 2, width: int = 64, dropout: float = 0.1
     ) -> None:
         super().__init__()
-        if modality.kind == "image":
-            raise UserError(f"encoder: mlp takes vectors and sequences, and {modality.name} is an image; choose vit")
+        if modality.kind in ("image", "text"):
+            article, other = ("an image", "vit") if modality.kind == "image" else ("a text", "text")
+            raise UserError(
+                f"encoder: mlp takes vectors and sequences, and {modality.name} is {article}; choose {other}"
+            )
         widths = [modality.features, *[width] * (layers - 1), dim]
         steps: list[nn.Module] = []
         for before, after in zip(widths, widths[1:], strict=False):

@@ -1,0 +1,96 @@
+"""Models and tokenizers of transformers from local folders; nothing is ever fetched, and no code of theirs is run."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ovo_clinic.errors import UserError
+
+
+def checkpoint_folder(given: str) -> Path:
+    """The folder of a checkpoint.
+
+    Raises:
+        UserError: there is none.
+    """
+    folder = Path(given).expanduser().resolve()
+    if not (folder / "config.json").is_file():
+        raise UserError(
+            f"checkpoint: {folder} holds no transformers model (no config.json); give the folder of one that was "
+            "downloaded, such as medicalai/ClinicalBERT"
+        )
+    return folder
+
+
+def load_model(folder: Path) -> Any:
+    """The model of a checkpoint, in float32 and without a pooling layer, which no encoder here reads.
+
+    Raises:
+        UserError: the files are damaged, lack weights, or belong to a model that is no encoder.
+    """
+    from transformers import AutoModel
+
+    model, loaded = _read(
+        folder,
+        lambda: AutoModel.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, output_loading_info=True, dtype=torch.float32
+        ),
+    )
+    # transformers would draw at random what is not in the file, and say so in the log.
+    lacking = sorted(name for name in loaded["missing_keys"] if not name.startswith("pooler."))
+    if lacking:
+        raise UserError(
+            f"checkpoint: {folder} lacks {len(lacking)} of the model's weights ({lacking[0]}, ...); download it again"
+        )
+    if model.config.is_encoder_decoder:
+        raise UserError(f"checkpoint: {folder} is a {type(model).__name__} with a decoder; take an encoder like BERT")
+    if hasattr(model, "pooler"):
+        model.pooler = None
+    return model
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a checkpoint.
+
+    Raises:
+        UserError: its files are absent or damaged.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer = _read(
+        folder, lambda: AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    )
+    # Without a vocabulary's file, transformers makes a tokenizer that knows nothing but its special tokens.
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):
+        raise UserError(f"checkpoint: {folder} holds no vocabulary (tokenizer.json, vocab.txt); download it again")
+    return tokenizer
+
+
+def _read(folder: Path, read: Callable[[], Any]) -> Any:
+    try:
+        with _silent():
+            return read()
+    except Exception as error:  # every file format, and every model, fails in a way of its own
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"checkpoint: {folder} cannot be read: {reason[:200]}; download it again") from None
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Without progress bars, and without the report on weights that are not used."""
+    from transformers.utils import logging as transformers_logging
+
+    log: Any = transformers_logging
+    level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity(logging.CRITICAL)
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(level)
+        if bars:
+            log.enable_progress_bar()
