@@ -43,13 +43,17 @@ class Scaling:
 
     def apply(self, values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Raw rows (N, columns) -> input features (N,F), finite."""
-        raw = values.astype(np.float32)
-        missing = np.isnan(raw)
-        scaled = (np.where(missing, _row(self.fill), raw) - _row(self.center)) / _row(self.scale)
+        width = len(self.columns)
+        features = np.empty((len(values), width + len(self.indicators)), dtype=np.float32)
+        scaled = features[:, :width]
+        scaled[...] = values
+        missing = np.isnan(scaled)
+        np.copyto(scaled, _row(self.fill), where=missing)
+        scaled -= _row(self.center)
+        scaled /= _row(self.scale)
         np.clip(scaled, -CLIP_SD, CLIP_SD, out=scaled)
-        if not self.indicators:
-            return scaled
-        return np.concatenate([scaled, missing[:, self.indicators].astype(np.float32)], axis=1)
+        features[:, width:] = missing[:, self.indicators]
+        return features
 
 
 def _row(values: Sequence[float]) -> npt.NDArray[np.float32]:
