@@ -7,7 +7,7 @@ notes that is not there leaves its modality out.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import polars as pl
@@ -20,13 +20,13 @@ from ovo_clinic.raw import RawFolder
 from ovo_clinic.resources import load_pipeline
 from ovo_clinic.spec import DatasetSpec
 from ovo_clinic.staging import PART
-from ovo_clinic.tables import ModalityTable, Step, Tables
+from ovo_clinic.tables import ImageTable, ModalityTable, Step, StepsTable, Tables, TextTable
 
 if TYPE_CHECKING:
-    from pipelines import mimic_channels, mimic_cohort, mimic_series
+    from pipelines import mimic_channels, mimic_cohort, mimic_notes, mimic_series
 else:
     mimic_channels, mimic_cohort = load_pipeline("mimic_channels"), load_pipeline("mimic_cohort")
-    mimic_series = load_pipeline("mimic_series")
+    mimic_notes, mimic_series = load_pipeline("mimic_notes"), load_pipeline("mimic_series")
 
 _HOURS_PER_PART = 250_000
 _BYTES_PER_HOUR = 8192  # while a part is worked on, generously
@@ -37,18 +37,17 @@ StepHours = Annotated[float, Field(gt=0)]
 ImageSize = Annotated[int, Field(ge=16)]
 Layout = Literal["compact", "medfuse"]
 Notes = dict[str, int | float | str]
+Modalities = dict[str, ModalityTable]
 
 
 @dataclass(frozen=True)
 class ImageChoice:
-    """Which X-ray of a stay: by view (None = any), and the first or the last; and how many pixels a side."""
+    """Which X-ray of a stay, and what is made of it; see `mimic_images.select_images`."""
 
-    view: str | None
-    which: Literal["first", "last"]
-    size: int
-
-
-_MEDFUSE_IMAGE = ImageChoice("AP", "last", 224)
+    view: str | None = "AP"
+    which: Literal["first", "last"] = "last"
+    size: int = 224
+    recipe: Literal["crop", "squash"] = "crop"
 
 
 def tables(
@@ -86,13 +85,16 @@ def tables(
     form = mimic_series.Clean(mimic_channels.Channels.of(spec, medfuse=False), layout, intubated == "missing")
     series = mimic_series.series(raw, _windows(raw, cohort, _stay_seconds(), _stay_hours()), form, timestep_hours)
     cohort, steps = events.select(cohort, [_with_events(series)], mimic_cohort.PERSON)
-    choice = ImageChoice(image_view, image_which, image_size)
-    optional, notes = _optional(raw, _span(cohort, col("outtime")), choice, "radiology")
+    stays = _span(cohort, col("outtime"))
+    image, image_counts = _image(raw, stays, ImageChoice(image_view, image_which, image_size))
+    text, text_counts = _radiology(raw, stays)
     groups = spec.settings["race_groups"]
-    modalities = {"time_series": series.table, "demographics": mimic_cohort.demographics(cohort, groups), **optional}
+    demographics = mimic_cohort.demographics(cohort, groups)
+    modalities: Modalities = {"time_series": series.table, "demographics": demographics, **image, **text}
     labels = mimic_cohort.phenotypes(raw, spec, mapping="corrected")
-    told: Notes = {**series.counts, **notes, **_mapping(spec), **_release(raw, spec, cohort.height)}
-    return Tables(mimic_cohort.cohort_table(cohort, labels, groups), modalities, attrition + steps, told)
+    counts = {**series.counts, **image_counts, **text_counts}
+    notes: Notes = {**counts, **_mapping(spec), **_release(raw, spec, cohort.height)}
+    return Tables(mimic_cohort.cohort_table(cohort, labels, groups), modalities, attrition + steps, notes)
 
 
 def replica_tables(raw: RawFolder, spec: DatasetSpec, *, timestep_hours: StepHours = 1.0) -> Tables:
@@ -109,11 +111,17 @@ def replica_tables(raw: RawFolder, spec: DatasetSpec, *, timestep_hours: StepHou
         UserError: a wrong option, or a mistake in the raw files.
     """
     found = _replica(raw, spec, timestep_hours)
-    images, notes = _optional(raw, _span(found.cohort, col("outtime")), _MEDFUSE_IMAGE, None)
-    return found.tables({"time_series": found.series.table, **images}, notes)
+    image, counts = _image(raw, _span(found.cohort, col("outtime")), ImageChoice())
+    return found.tables({"time_series": found.series.table, **image}, counts)
 
 
-def paper_tables(raw: RawFolder, spec: DatasetSpec, *, timestep_hours: StepHours = 1.0) -> Tables:
+def paper_tables(
+    raw: RawFolder,
+    spec: DatasetSpec,
+    *,
+    timestep_hours: StepHours = 1.0,
+    without_sections: list[mimic_notes.Section] = [],  # noqa: B006  (a default of the schema, never changed)
+) -> Tables:
     """25 groups of the admission's diagnoses from the One-Versus-Others paper's four modalities, complete cases only.
 
     Cohort, labels and time series are those of MedFuse's code, from which the paper started; its demographics are kept
@@ -123,22 +131,24 @@ def paper_tables(raw: RawFolder, spec: DatasetSpec, *, timestep_hours: StepHours
         raw: the raw files, X-rays and notes among them.
         spec: the data spec.
         timestep_hours: length of a time step; the paper's code has the rows as they were charted.
+        without_sections: of the discharge note, sections that are left out.
 
     Raises:
         UserError: a wrong option, a download that is not there, or a mistake in the raw files.
     """
-    found = _replica(raw, spec, timestep_hours)
-    optional, notes = _optional(raw, _span(found.cohort, col("outtime")), _MEDFUSE_IMAGE, "discharge")
-    for name, source in {"image": "cxr", "text": "note"}.items():
-        if name not in optional:
+    for source, is_there in {"cxr": raw.folder("cxr") is not None, "note": raw.path("discharge") is not None}.items():
+        if not is_there:
             raise UserError(f"--raw: mimic_paper takes patients with every modality; give {source}=DIR too")
-    present = {name: col("stay_id").is_in(table.frame["unit_id"].implode()) for name, table in optional.items()}
-    rules = [("with an AP X-ray of the stay", present["image"]), ("with a discharge note", present["text"])]
+    found = _replica(raw, spec, timestep_hours)
+    stays = _span(found.cohort, col("outtime"))
+    image, image_counts = _image(raw, stays, ImageChoice(recipe="squash"))
+    text, text_counts = mimic_notes.select_notes(raw, stays, "discharge", without_sections=without_sections)
+    rules = [_with("an AP X-ray of the stay", image["image"]), _with("a discharge note", text)]
     cohort, steps = events.select(found.cohort, rules, mimic_cohort.PERSON)
     complete = replace(found, cohort=cohort, attrition=found.attrition + steps)
     demographics = mimic_cohort.paper_demographics(cohort)
-    modalities = {"time_series": found.series.table, "demographics": demographics, **optional}
-    return complete.tables(modalities, notes)
+    modalities: Modalities = {"time_series": found.series.table, "demographics": demographics, **image, "text": text}
+    return complete.tables(modalities, image_counts | text_counts)
 
 
 def mortality_tables(
@@ -168,14 +178,15 @@ def mortality_tables(
     form = mimic_series.Clean(mimic_channels.Channels.of(spec, medfuse=False), layout)
     last = pl.lit(math.ceil(prediction_hours * 3600) - 1)  # the last whole second before the prediction
     series = mimic_series.series(raw, _windows(raw, cohort, last, pl.lit(prediction_hours)), form, timestep_hours)
-    end = col("intime") + pl.duration(seconds=last)
-    choice = ImageChoice("AP", "last", image_size)
-    optional, notes = _optional(raw, _span(cohort, end), choice, "radiology")
+    stays = _span(cohort, col("intime") + pl.duration(seconds=last + 1))
+    image, image_counts = _image(raw, stays, ImageChoice(size=image_size), end_open=True)
+    text, text_counts = _radiology(raw, stays, end_open=True)
     groups = spec.settings["race_groups"]
-    modalities = {"time_series": series.table, "demographics": mimic_cohort.demographics(cohort, groups), **optional}
+    demographics = mimic_cohort.demographics(cohort, groups)
+    modalities: Modalities = {"time_series": series.table, "demographics": demographics, **image, **text}
     labels = cohort.select("hadm_id", died="hospital_expire_flag")
-    told: Notes = {**series.counts, **notes, **_release(raw, spec, None)}
-    return Tables(mimic_cohort.cohort_table(cohort, labels, groups), modalities, attrition, told)
+    notes: Notes = {**series.counts, **image_counts, **text_counts, **_release(raw, spec, None)}
+    return Tables(mimic_cohort.cohort_table(cohort, labels, groups), modalities, attrition, notes)
 
 
 @dataclass(frozen=True)
@@ -233,26 +244,33 @@ def _span(cohort: pl.DataFrame, end: pl.Expr) -> pl.DataFrame:
     return cohort.select(mimic_cohort.PERSON, "hadm_id", unit_id="stay_id", start="intime", end=end)
 
 
-def _with_events(series: "mimic_series.Series") -> tuple[str, pl.Expr]:
-    return "with an event in the window", col("stay_id").is_in(series.table.frame["unit_id"].unique().implode())
+def _with_events(series: "mimic_series.Series") -> mimic_cohort.Rule:
+    return _with("an event in the window", series.table)
 
 
-def _optional(
-    raw: RawFolder, stays: pl.DataFrame, choice: ImageChoice, kind: Literal["radiology", "discharge"] | None
-) -> tuple[dict[str, ModalityTable], dict[str, int]]:
-    """X-rays and notes, where their download is there (and `kind` names the notes), and counts worth telling."""
-    modalities: dict[str, ModalityTable] = {}
-    notes: dict[str, int] = {}
-    if raw.folder("cxr") is not None:
-        images = load_pipeline("mimic_images")
-        modalities["image"], counts = images.select_images(
-            raw, stays, view=choice.view, which=choice.which, size=choice.size
-        )
-        notes |= counts
-    if kind is not None and raw.path(kind) is not None:
-        modalities["text"], counts = load_pipeline("mimic_notes").select_notes(raw, stays, kind)
-        notes |= counts
-    return modalities, notes
+def _with(what: str, table: StepsTable | ImageTable | TextTable) -> mimic_cohort.Rule:
+    return f"with {what}", col("stay_id").is_in(table.frame["unit_id"].unique().implode())
+
+
+def _image(
+    raw: RawFolder, stays: pl.DataFrame, choice: ImageChoice, end_open: bool = False
+) -> tuple[dict[str, ImageTable], dict[str, int]]:
+    """The X-rays, where their download is there, and counts worth telling."""
+    if raw.folder("cxr") is None:
+        return {}, {}
+    images = load_pipeline("mimic_images")  # loads pydicom
+    table, counts = images.select_images(raw, stays, **asdict(choice), end_open=end_open)
+    return {"image": table}, counts
+
+
+def _radiology(
+    raw: RawFolder, stays: pl.DataFrame, end_open: bool = False
+) -> tuple[dict[str, TextTable], dict[str, int]]:
+    """The radiology reports, where the notes are there, and counts worth telling."""
+    if raw.path("radiology") is None:
+        return {}, {}
+    table, counts = mimic_notes.select_notes(raw, stays, "radiology", end_open=end_open)
+    return {"text": table}, counts
 
 
 def _mapping(spec: DatasetSpec) -> dict[str, str]:

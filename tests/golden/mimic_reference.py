@@ -1,7 +1,7 @@
 """The task `mimic_phenotyping` recomputed from the raw files with plain pandas, independently of the package.
 
-Nothing here imports ovo_clinic or reads its data specs: items, units, ranges and codes come from the fact tables. Literal
-on purpose: a function for each sentence of the task's definition.
+Nothing here imports ovo_clinic or reads its data specs: items, units, ranges and codes come from the fact tables.
+Literal on purpose: a function for each sentence of the task's definition.
 """
 
 import math
