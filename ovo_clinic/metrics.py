@@ -138,26 +138,26 @@ def _share(found: NDArray[np.int64], of: NDArray[np.int64]) -> Floats:
     return np.where(of > 0, found / np.maximum(of, 1), 0.5)
 
 
-def macro(metric: Metric, probabilities: ArrayLike, target: ArrayLike) -> float:
-    """Mean of a binary metric over the labels (columns) that define it.
+def per_label(metric: Metric, probabilities: ArrayLike, target: ArrayLike) -> Floats:
+    """A binary metric of each label (column), (K,); NaN for a label that does not define it.
 
     Args:
         metric: of one label.
         probabilities: (N,K).
         target: (N,K) 0/1; NaN = not labelled.
-
-    Raises:
-        UndefinedMetric: no label defines it.
     """
     p, y = np.asarray(probabilities), np.asarray(target)
-    scores = np.array([or_nan(metric, p[:, label], y[:, label]) for label in range(y.shape[1])])
-    if np.isnan(scores).all():
-        raise UndefinedMetric(f"none of the {scores.size} labels has both classes")
-    return float(np.nanmean(scores))
+    return np.array([or_nan(metric, p[:, label], y[:, label]) for label in range(y.shape[1])])
+
+
+def mean_of_defined(scores: Floats) -> float:
+    """Mean of the (K,) scores that are not NaN (the macro average of labels); NaN where all are."""
+    defined = scores[~np.isnan(scores)]
+    return float(defined.mean()) if defined.size else float("nan")
 
 
 def one_class_labels(target: ArrayLike) -> int:
-    """Number of labels, columns of (N,K), without both classes: `macro` leaves them out."""
+    """Number of labels, columns of (N,K), without both classes: averages leave them out."""
     y = np.asarray(target)
     return int(np.sum(~((y == 0).any(axis=0) & (y == 1).any(axis=0))))
 

@@ -15,7 +15,7 @@ from ovo_clinic.arrays import ModalityArray
 from ovo_clinic.errors import UserError
 from ovo_clinic.spec import TaskSpec
 
-TASK_FIELDS = ("title", "kind", "target", "classes", "leaky")
+TASK_FIELDS = ("title", "kind", "target", "classes", "groups", "leaky")
 """What of a task's spec stands in the manifest."""
 
 

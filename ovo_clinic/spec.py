@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -86,6 +86,7 @@ class TaskSpec(Options):
         kind: of the prediction.
         target: label column(s) of the cohort table.
         classes: names of the classes, in order, for binary (negative, positive) and multiclass tasks.
+        groups: of a multilabel task's labels, by name (acute, chronic), which get averages of their own.
         tables: name of the pipeline's function; its keyword-only arguments are the task's options.
         options: values for them that differ from their defaults.
         identifiers: further cohort columns whose values may not cross splits (a hospital admission).
@@ -99,6 +100,7 @@ class TaskSpec(Options):
     kind: Literal["binary", "multiclass", "multilabel"] = "binary"
     target: list[str] = Field(min_length=1)
     classes: list[str] = []
+    groups: dict[Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")], Annotated[list[str], Field(min_length=1)]] = {}
     tables: str = "tables"
     options: dict[str, Any] = {}
     identifiers: list[str] = []
@@ -112,6 +114,15 @@ class TaskSpec(Options):
         if self.uses_banned and self.leaky is None:
             raise ValueError("uses_banned: needs a `leaky` reason")
         self.check_split(self.split)
+        return self
+
+    @model_validator(mode="after")
+    def _groups_hold_labels(self) -> "TaskSpec":
+        for group, labels in self.groups.items():
+            unknown = [label for label in labels if label not in self.target]
+            if self.kind != "multilabel" or unknown:
+                problem = f"no label '{unknown[0]}'" if unknown else "are for multilabel tasks"
+                raise ValueError(f"groups: {group}: {problem}{suggest(unknown[0], self.target) if unknown else ''}")
         return self
 
     def check_split(self, split: SplitSpec) -> None:

@@ -4,7 +4,7 @@ Targets follow `Batch.target`: NaN = not labelled. A unit without a label adds n
 any gives a loss of 0 whose gradient is 0.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -102,14 +102,23 @@ class Multilabel:
     Args:
         labels: their names.
         pos_weight: (K,), weight of each label's positives in the loss; shifts the calibration of the probabilities.
+        groups: of labels, by name, which get macro averages of their own.
     """
 
     monitor = "auroc_macro"
 
-    def __init__(self, labels: Sequence[str], pos_weight: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        labels: Sequence[str],
+        pos_weight: Tensor | None = None,
+        groups: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self.labels = tuple(labels)
         self.outputs = len(self.labels)
         self.pos_weight = pos_weight
+        self.groups = {
+            name: [self.labels.index(label) for label in members] for name, members in (groups or {}).items()
+        }
 
     def loss(self, logits: Tensor, target: Tensor) -> Tensor:
         """Mean cross-entropy over labelled entries; logits and target (B,K)."""
@@ -122,18 +131,19 @@ class Multilabel:
     def metrics(self, probabilities: Any, target: Any) -> dict[str, float]:
         """AUROC and AUPRC, each _macro (over labels that have both classes) and _micro, brier, labels_skipped.
 
-        `labels_skipped` counts the labels with one class only; a metric is NaN where undefined.
+        `labels_skipped` counts the labels with one class only; a metric is NaN where undefined. A group's macro
+        averages are auroc_macro_GROUP and auprc_macro_GROUP.
         """
-        scores = _evaluated(
-            {
-                "auroc_macro": partial(metrics.macro, metrics.auroc),
-                "auroc_micro": partial(metrics.micro, metrics.auroc),
-                "auprc_macro": partial(metrics.macro, metrics.auprc),
-                "auprc_micro": partial(metrics.micro, metrics.auprc),
-                "brier": partial(metrics.micro, metrics.brier),
-            },
-            probabilities,
-            target,
+        pooled = {"auroc_micro": metrics.auroc, "auprc_micro": metrics.auprc, "brier": metrics.brier}
+        scores = {}
+        for name, metric in {"auroc": metrics.auroc, "auprc": metrics.auprc}.items():
+            each = metrics.per_label(metric, probabilities, target)
+            scores[f"{name}_macro"] = metrics.mean_of_defined(each)
+            scores |= {
+                f"{name}_macro_{group}": metrics.mean_of_defined(each[own]) for group, own in self.groups.items()
+            }
+        scores |= _evaluated(
+            {name: partial(metrics.micro, metric) for name, metric in pooled.items()}, probabilities, target
         )
         return {**scores, "labels_skipped": metrics.one_class_labels(target)}
 
@@ -151,7 +161,7 @@ def task_for(spec: TaskSpec, pos_weight: Tensor | None = None) -> Task:
     if spec.kind != "multilabel" and len(spec.target) != 1:
         raise UserError(f"target: a {spec.kind} task has one target column, not {len(spec.target)}: {spec.target}")
     if spec.kind == "multilabel":
-        return Multilabel(spec.target, pos_weight)
+        return Multilabel(spec.target, pos_weight, spec.groups)
     if spec.kind == "multiclass":
         if len(spec.classes) < 2:
             raise UserError("classes: a multiclass task needs the names of its classes, in the target's order")

@@ -21,7 +21,7 @@ from ovo_clinic.statistics.runs import (
     welch_t_test,
     wilcoxon_test,
 )
-from ovo_clinic.statistics.weighted import METRICS, kind_of_task, weighted_metrics
+from ovo_clinic.statistics.weighted import METRICS, kind_of_task, label_metrics, weighted_metrics
 
 __all__ = [
     "METRICS",
@@ -39,6 +39,7 @@ __all__ = [
     "hedges_g",
     "holm",
     "kind_of_task",
+    "label_metrics",
     "paired_effect",
     "paired_t_test",
     "probability_of_superiority",

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from ovo_clinic.metrics import UndefinedMetric
-from ovo_clinic.statistics.weighted import METRICS, kind_of_task, weighted_metrics
+from ovo_clinic.statistics.weighted import METRICS, kind_of_task, mean_of_defined, weighted_metrics
 
 Floats = NDArray[np.float64]
 
@@ -58,6 +58,15 @@ class Estimate:
 
     def __sub__(self, other: "Estimate") -> "Estimate":
         return Estimate(self.value - other.value, self.samples - other.samples, self.jackknife - other.jackknife)
+
+    @classmethod
+    def mean(cls, estimates: Sequence["Estimate"]) -> "Estimate":
+        """The mean of several metrics, such as one of each label; those that are NaN do not count."""
+        values, samples, jackknife = (
+            mean_of_defined(np.array([getattr(estimate, part) for estimate in estimates]))
+            for part in ("value", "samples", "jackknife")
+        )
+        return cls(float(values), samples, jackknife)
 
     def percentile(self, level: float = 0.95) -> Interval:
         """Percentile interval: quantiles of the resamples."""
@@ -154,7 +163,7 @@ def bootstrap_by_patient(
             label.
         target: (N,) 0/1 or class index, or (N,K) 0/1 by label; NaN = not labelled, left out.
         patients: (N,) identifier of the patient of each unit.
-        metrics: names among METRICS of the kind of task; all by default.
+        metrics: names among METRICS of the kind of task, all by default, or of `label_metrics`.
         resamples: R.
         jackknife_groups: patients are left out in that many random groups of equal size (one by one where they are
             fewer), for BCa intervals: exact for one by one, cheaper and nearly as good in groups; 0 = no BCa.

@@ -23,6 +23,11 @@ METRICS: Mapping[Kind, tuple[str, ...]] = {
 }
 
 
+def label_metrics(labels: int) -> list[str]:
+    """Names of the metrics of each label of a multilabel task by itself: `auroc:0`, `auprc:0`, `auroc:1`, ..."""
+    return [f"{name}:{label}" for label in range(labels) for name in ("auroc", "auprc")]
+
+
 def kind_of_task(probabilities: Floats, target: Floats) -> Kind:
     """Binary for probabilities (N,), multiclass for (N,K) with target (N,), multilabel for (N,K) with target (N,K)."""
     if target.ndim == 2:
@@ -39,13 +44,14 @@ def weighted_metrics(
         probabilities: (N,) of the positive class, or (N,K).
         target: (N,) 0/1 or class index, without NaN; for a multilabel task (N,K), NaN = not labelled.
         weights: (N,R), not negative.
-        metrics: names among METRICS of the kind of task.
+        metrics: names among METRICS of the kind of task, or of `label_metrics`.
 
     Returns:
         metric -> (R,); NaN where a weighting leaves a class that it needs without a unit.
     """
     kind = kind_of_task(probabilities, target)
-    assert set(metrics) <= set(METRICS[kind]), f"{kind}: {metrics}"
+    known = {*METRICS[kind], *(label_metrics(probabilities.shape[1]) if kind == "multilabel" else [])}
+    assert set(metrics) <= known, f"{kind}: {metrics}"
     compute = {"binary": _binary, "multiclass": _multiclass, "multilabel": _multilabel}[kind]
     found = compute(probabilities, target, weights, frozenset(metrics))
     return {metric: found[metric] for metric in metrics}
@@ -90,9 +96,10 @@ def _multiclass(p: Floats, y: Floats, weights: Floats, metrics: frozenset[str]) 
 
 def _multilabel(p: Floats, y: Floats, weights: Floats, metrics: frozenset[str]) -> dict[str, Floats]:
     found: dict[str, Floats] = {}
-    if metrics & {"auroc_macro", "auprc_macro"}:
+    if metrics - {"auroc_micro", "auprc_micro", "brier"}:
         labels = np.array([_ranking(p[rows, k], y[rows, k] == 1, weights, rows) for k, rows in _labelled(y)])
-        found["auroc_macro"], found["auprc_macro"] = _mean_of_defined(labels)
+        found["auroc_macro"], found["auprc_macro"] = mean_of_defined(labels)
+        found |= dict(zip(label_metrics(y.shape[1]), labels.reshape(-1, weights.shape[1]), strict=True))
     rows, label = np.nonzero(~np.isnan(y))  # every labelled entry
     if metrics & {"auroc_micro", "auprc_micro"}:
         found["auroc_micro"], found["auprc_micro"] = _ranking(p[rows, label], y[rows, label] == 1, weights, rows)
@@ -109,7 +116,7 @@ def _labelled(y: Floats) -> Iterator[tuple[int, Rows]]:
         yield label, np.flatnonzero(~np.isnan(y[:, label]))
 
 
-def _mean_of_defined(values: Floats) -> Floats:
+def mean_of_defined(values: Floats) -> Floats:
     """Mean over the first axis of what is not NaN; NaN where all is."""
     defined = ~np.isnan(values)
     return _divided(np.where(defined, values, 0).sum(axis=0), defined.sum(axis=0))

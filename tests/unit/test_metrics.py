@@ -89,18 +89,19 @@ def test_diverged_probabilities_are_an_error_of_their_own() -> None:
     assert not isinstance(error.value, metrics.UndefinedMetric)
 
 
-def test_macro_skips_labels_of_one_class_and_micro_pools() -> None:
+def test_labels_of_one_class_have_no_score_and_micro_pools() -> None:
     rng = np.random.default_rng(0)
     p, y = rng.random((200, 3)), (rng.random((200, 3)) < 0.3).astype(float)
     y[:, 2] = 0
     y[:50, 0] = np.nan
     expected = [mann_whitney(p[50:, 0], y[50:, 0]), mann_whitney(p[:, 1], y[:, 1])]
-    assert metrics.macro(metrics.auroc, p, y) == pytest.approx(np.mean(expected), abs=1e-12)
+    scores = metrics.per_label(metrics.auroc, p, y)
+    assert scores == pytest.approx([*expected, np.nan], abs=1e-12, nan_ok=True)
+    assert metrics.mean_of_defined(scores) == pytest.approx(np.mean(expected), abs=1e-12)
+    assert np.isnan(metrics.mean_of_defined(scores[2:]))
     assert metrics.one_class_labels(y) == 1
     pooled = ~np.isnan(y)
     assert metrics.micro(metrics.auprc, p, y) == pytest.approx(average_precision(p[pooled], y[pooled]), abs=1e-12)
-    with pytest.raises(metrics.UndefinedMetric, match="none of the 1 labels"):
-        metrics.macro(metrics.auroc, p[:, 2:], y[:, 2:])
 
 
 P = np.array([[0.7, 0.2, 0.1], [0.2, 0.7, 0.1], [0.5, 0.4, 0.1], [0.1, 0.1, 0.8], [0.3, 0.3, 0.4]])
@@ -142,5 +143,6 @@ def test_a_class_that_does_not_occur() -> None:
 
 def test_metrics_compose_with_partial() -> None:
     p, y = random_split(1)
-    both = np.c_[p, 1 - p], np.c_[y, 1 - y]
-    assert metrics.or_nan(partial(metrics.macro, metrics.auroc), *both) == pytest.approx(mann_whitney(p, y), abs=1e-12)
+    assert metrics.or_nan(partial(metrics.micro, metrics.auroc), p[:, None], y[:, None]) == pytest.approx(
+        mann_whitney(p, y), abs=1e-12
+    )

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import average_precision_score, roc_auc_score
 
 from ovo_clinic.errors import UserError
+from ovo_clinic.registry import check
 from ovo_clinic.spec import TaskSpec
 from ovo_clinic.tasks import Binary, Multiclass, Multilabel, positive_weight, task_for
 
@@ -80,6 +82,36 @@ def test_metric_names_and_monitor() -> None:
         assert task.monitor in found
 
 
+def test_multilabel_metrics_are_those_of_scikit_learn_and_groups_have_their_own() -> None:
+    rng = np.random.default_rng(3)
+    p, y = rng.random((300, 4)), (rng.random((300, 4)) < [0.2, 0.4, 0.5, 0.1]).astype(float)
+    found = Multilabel("abcd", groups={"acute": ["a", "d"], "chronic": ["b"]}).metrics(p, y)
+    for name, reference in (("auroc", roc_auc_score), ("auprc", average_precision_score)):
+        for average in ("macro", "micro"):
+            assert found[f"{name}_{average}"] == pytest.approx(reference(y, p, average=average), abs=1e-12)
+        assert found[f"{name}_macro_acute"] == pytest.approx(reference(y[:, [0, 3]], p[:, [0, 3]]), abs=1e-12)
+        assert found[f"{name}_macro_chronic"] == pytest.approx(reference(y[:, 1], p[:, 1]), abs=1e-12)
+    y[:, 3] = 0  # a label of one class is left out of every average
+    found = Multilabel("abcd", groups={"acute": ["a", "d"], "chronic": ["d"]}).metrics(p, y)
+    assert found["auroc_macro"] == pytest.approx(roc_auc_score(y[:, :3], p[:, :3]), abs=1e-12)
+    assert found["auroc_macro_acute"] == pytest.approx(roc_auc_score(y[:, 0], p[:, 0]), abs=1e-12)
+    assert np.isnan(found["auroc_macro_chronic"]) and found["labels_skipped"] == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "groups", "message"),
+    [
+        ("multilabel", {"acute": ["pian"]}, "groups: acute: no label 'pian'; did you mean 'pain'"),
+        ("binary", {"acute": ["pain"]}, "groups: acute: are for multilabel tasks"),
+        ("multilabel", {"Acute!": ["pain"]}, "groups"),
+        ("multilabel", {"acute": []}, "groups"),
+    ],
+)
+def test_groups_hold_labels_of_a_multilabel_task(kind: str, groups: dict[str, list[str]], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check(TaskSpec, {"title": "t", "kind": kind, "target": ["pain"], "groups": groups})
+
+
 def test_one_class_validation_split_gives_nan_instead_of_ending_the_training() -> None:
     found = Binary().metrics(np.array([0.25, 0.5]), np.zeros(2))
     assert np.isnan(found["auroc"]) and np.isnan(found["auprc"])
@@ -99,8 +131,9 @@ def test_task_for() -> None:
     assert isinstance(binary, Binary) and binary.classes == ("alive", "dead") and binary.monitor == "auroc"
     multiclass = task_for(TaskSpec(title="t", kind="multiclass", target=["dx"], classes=["CN", "MCI", "AD"]))
     assert isinstance(multiclass, Multiclass) and multiclass.outputs == 3
-    multilabel = task_for(TaskSpec(title="t", kind="multilabel", target=["a", "b"]))
+    multilabel = task_for(TaskSpec(title="t", kind="multilabel", target=["a", "b"], groups={"late": ["b"]}))
     assert isinstance(multilabel, Multilabel) and multilabel.outputs == 2 and multilabel.labels == ("a", "b")
+    assert multilabel.groups == {"late": [1]}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,107 @@
+"""Metrics by label, and by which modalities a unit has, with intervals over patients."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from ovo_clinic import statistics
+from ovo_clinic.prepared import Prepared
+
+SMALL = 11
+"""Counts below this are not shown, as they might tell who it is."""
+RESAMPLES = 1000
+METRICS = ("auroc", "auprc")
+
+
+def patterns_of(prepared: Prepared, names: Sequence[str], rows: NDArray[np.int64]) -> NDArray[np.str_]:
+    """(N,) which of the modalities the units of some cohort rows have: `labs + notes`, or `none`."""
+    there = np.column_stack([prepared.present(name)[rows] for name in names])
+    kinds, kind = np.unique(there, axis=0, return_inverse=True)
+    texts = [" + ".join(name for name, has in zip(names, found, strict=True) if has) or "none" for found in kinds]
+    return np.array(texts)[kind.reshape(-1)]
+
+
+def by_pattern(
+    predictions: Mapping[str, ArrayLike],
+    target: ArrayLike,
+    patients: ArrayLike,
+    patterns: ArrayLike,
+    metrics: Sequence[str],
+    *,
+    resamples: int = RESAMPLES,
+) -> pd.DataFrame:
+    """Metrics of the units of each pattern of present modalities.
+
+    Args:
+        predictions: model -> (S,N) or (S,N,K) by seed, as of `statistics.bootstrap_by_patient`.
+        target: (N,) or (N,K), NaN = not labelled.
+        patients: (N,) whose unit it is.
+        patterns: (N,) of `patterns_of`.
+        metrics: of `statistics.METRICS`.
+        resamples: of patients within a pattern.
+
+    Returns:
+        One row per pattern (the most frequent one first), model and metric: pattern, units, patients, model, metric,
+        mean over seeds, low and high (95 % interval over patients; NaN where a class lacks). A pattern of fewer than
+        SMALL patients is not shown, and none where all units have the same one.
+    """
+    y, who, pattern = np.asarray(target), np.asarray(patients), np.asarray(patterns)
+    names, counts = np.unique(pattern, return_counts=True)
+    rows: list[dict[str, object]] = []
+    for name in names[np.argsort(-counts, kind="stable")] if names.size > 1 else []:
+        own = pattern == name
+        if np.unique(who[own]).size < SMALL:
+            continue
+        within = {model: np.asarray(p)[:, own] for model, p in predictions.items()}
+        bootstrap = statistics.bootstrap_by_patient(
+            within, y[own], who[own], metrics, resamples=resamples, jackknife_groups=0
+        )
+        sizes = {"pattern": str(name), "units": int(own.sum()), "patients": int(np.unique(who[own]).size)}
+        for model in predictions:
+            for metric in metrics:
+                found = bootstrap.interval(model, metric)
+                values = {"mean": found.estimate, "low": found.low, "high": found.high}
+                rows.append({**sizes, "model": model, "metric": metric, **values})
+    return pd.DataFrame(rows, columns=["pattern", "units", "patients", "model", "metric", "mean", "low", "high"])
+
+
+def by_label(
+    bootstrap: statistics.Bootstrap, target: ArrayLike, labels: Sequence[str], groups: Mapping[str, Sequence[str]]
+) -> pd.DataFrame:
+    """AUROC and AUPRC of every label of a multilabel task, of groups of labels and of all.
+
+    Args:
+        bootstrap: of the metrics of `statistics.METRICS` and `statistics.label_metrics`.
+        target: (N,K), NaN = not labelled.
+        labels: (K,) their names.
+        groups: of labels, by name.
+
+    Returns:
+        One row per model and scope: model, scope (`macro`, `micro`, `group` = macro average of one, `label`), name,
+        labels (how many), units (labelled ones) and positives of a label (NaN where these, or the negatives, are fewer
+        than SMALL), and for each of METRICS its mean over seeds, _low and _high (95 % interval over patients).
+    """
+    y = np.asarray(target, dtype=np.float64)
+    everyone = list(range(len(labels)))
+    members = {name: [labels.index(label) for label in own] for name, own in groups.items()}
+    rows = []
+    for model, found in bootstrap.estimates.items():
+        macro = [("macro", "all labels", everyone), *(("group", name, own) for name, own in members.items())]
+        single = [("label", labels[index], [index]) for index in everyone]
+        for scope, name, own in [*macro, ("micro", "all labels", everyone), *single]:
+            row: dict[str, object] = {"model": model, "scope": scope, "name": name, "labels": len(own)}
+            row |= _counts(y[:, own[0]]) if scope == "label" else {}
+            for metric in METRICS:
+                pooled = [found[f"{metric}_micro"]] if scope == "micro" else [found[f"{metric}:{k}"] for k in own]
+                interval = statistics.Estimate.mean(pooled).percentile(bootstrap.level)
+                row |= {metric: interval.estimate, f"{metric}_low": interval.low, f"{metric}_high": interval.high}
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _counts(y: NDArray[np.float64]) -> dict[str, float]:
+    units, positives = int((~np.isnan(y)).sum()), int(np.nansum(y))
+    shown = min(positives, units - positives) >= SMALL
+    return {"units": units, "positives": positives if shown else np.nan}

@@ -1,0 +1,106 @@
+"""Metrics by label and by pattern of present modalities, against scikit-learn and a bootstrap written out here."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from ovo_clinic import breakdown, statistics
+
+SEEDS, UNITS, LABELS = 2, 240, ["flu", "gout", "rash", "burn"]
+GROUPS = {"acute": ["flu", "burn"], "chronic": ["gout"]}
+REFERENCE = {"auroc": roc_auc_score, "auprc": average_precision_score}
+
+
+@pytest.fixture(scope="module")
+def data() -> dict[str, Any]:
+    """Two heads, (S,N,K); the last label has few positives, and one label of a few units is not known."""
+    rng = np.random.default_rng(4)
+    y = (rng.random((UNITS, 4)) < [0.3, 0.5, 0.4, 0.0]).astype(float)
+    y[:6, 3] = 1
+    y[:30, 1] = np.nan
+    heads = {f"head {i}": rng.random((SEEDS, UNITS, 4)) + 0.1 * i + 0.3 * np.nan_to_num(y) for i in (1, 2)}
+    return {"p": heads, "y": y, "patients": rng.integers(0, 150, UNITS)}
+
+
+def table(data: dict[str, Any], resamples: int = 200) -> Any:
+    names = [*statistics.METRICS["multilabel"], *statistics.label_metrics(4)]
+    bootstrap = statistics.bootstrap_by_patient(
+        data["p"], data["y"], data["patients"], names, resamples=resamples, jackknife_groups=0
+    )
+    return breakdown.by_label(bootstrap, data["y"], LABELS, GROUPS).set_index(["model", "scope", "name"])
+
+
+def test_means_by_label_and_group_are_those_of_scikit_learn(data: dict[str, Any]) -> None:
+    found, y = table(data, resamples=20), data["y"]
+    known = [~np.isnan(y[:, k]) for k in range(4)]
+    for head, p in data["p"].items():
+        for metric, reference in REFERENCE.items():
+            each = [np.mean([reference(y[known[k], k], s[known[k], k]) for s in p]) for k in range(4)]
+            for k, label in enumerate(LABELS):
+                assert found.loc[(head, "label", label), metric] == pytest.approx(each[k], abs=1e-12)
+            assert found.loc[(head, "macro", "all labels"), metric] == pytest.approx(np.mean(each), abs=1e-12)
+            acute = found.loc[(head, "group", "acute")]
+            assert acute[metric] == pytest.approx((each[0] + each[3]) / 2, abs=1e-12) and acute["labels"] == 2
+            pooled = np.stack(known, axis=1)
+            micro = np.mean([reference(y[pooled], s[pooled]) for s in p])
+            assert found.loc[(head, "micro", "all labels"), metric] == pytest.approx(micro, abs=1e-12)
+
+
+def in_order(scores: Any, y: Any) -> float:
+    """Share of pairs, one positive and one negative, that the scores put in order: the AUROC without ties."""
+    return float(np.mean(scores[y == 1][:, None] > scores[y == 0]))
+
+
+def test_intervals_are_those_of_a_bootstrap_of_whole_patients(data: dict[str, Any]) -> None:
+    found, y, patients = table(data, resamples=1000), data["y"], data["patients"]
+    rng = np.random.default_rng(9)
+    units = {who: np.flatnonzero(patients == who) for who in np.unique(patients)}
+    scores = []
+    for _ in range(600):
+        drawn = np.concatenate([units[who] for who in rng.choice(list(units), len(units))])
+        if y[drawn, 3].any():
+            scores.append(np.mean([[in_order(s[drawn, k], y[drawn, k]) for k in (0, 3)] for s in data["p"]["head 1"]]))
+    row = found.loc[("head 1", "group", "acute")]
+    assert [row["auroc_low"], row["auroc_high"]] == pytest.approx(np.quantile(scores, [0.025, 0.975]), abs=0.02)
+
+
+def test_small_counts_are_not_shown(data: dict[str, Any]) -> None:
+    found = table(data, resamples=20).sort_index().loc[("head 1", "label")]
+    assert found.loc["flu", "positives"] == np.nansum(data["y"][:, 0])
+    assert found.loc["gout", "units"] == UNITS - 30
+    assert 0 < np.nansum(data["y"][:, 3]) < breakdown.SMALL and np.isnan(found.loc["burn", "positives"])
+
+
+@pytest.mark.parametrize("kind", ["binary", "multilabel"])
+def test_patterns_have_their_own_metrics_and_small_ones_are_not_shown(data: dict[str, Any], kind: str) -> None:
+    pattern = np.array(["labs + notes"] * 150 + ["labs"] * 80 + ["notes"] * 10)
+    patients = np.arange(UNITS) // 2 if kind == "binary" else np.arange(UNITS)
+    y = data["y"][:, 0] if kind == "binary" else data["y"]
+    p = {head: values[..., 0] if kind == "binary" else values for head, values in data["p"].items()}
+    metric = "auroc" if kind == "binary" else "auroc_macro"
+    found = breakdown.by_pattern(p, y, patients, pattern, [metric], resamples=50)
+    assert found["pattern"].drop_duplicates().tolist() == ["labs + notes", "labs"]
+    labs = found[(found["pattern"] == "labs") & (found["model"] == "head 2")].iloc[0]
+    rows = slice(150, 230)
+    columns = [0] if kind == "binary" else [0, 1, 2]  # the last label has one class only among them
+    assert kind == "binary" or np.nanstd(data["y"][rows, 3]) == 0
+    expected = np.mean([[roc_auc_score(data["y"][rows, k], s[rows, k]) for k in columns] for s in data["p"]["head 2"]])
+    assert labs["mean"] == pytest.approx(expected, abs=1e-12)
+    assert labs["low"] < expected < labs["high"]
+    assert (labs["units"], labs["patients"]) == (80, 40 if kind == "binary" else 80)
+
+
+def test_one_pattern_is_no_breakdown(data: dict[str, Any]) -> None:
+    same = np.full(UNITS, "labs")
+    found = breakdown.by_pattern(data["p"], data["y"], data["patients"], same, ["auroc_macro"], resamples=5)
+    assert found.empty and "pattern" in found
+
+
+def test_patterns_of_units() -> None:
+    there = {"labs": np.array([True, True, False, False]), "notes": np.array([True, False, True, False])}
+    prepared: Any = SimpleNamespace(present=there.__getitem__)
+    found = breakdown.patterns_of(prepared, ["labs", "notes"], np.array([3, 0, 2, 0, 1]))
+    assert found.tolist() == ["none", "labs + notes", "notes", "labs + notes", "labs"]
