@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from ovo_clinic.errors import UserError
 
@@ -21,13 +22,13 @@ def checkpoint_folder(given: str) -> Path:
     if not (folder / "config.json").is_file():
         raise UserError(
             f"checkpoint: {folder} holds no transformers model (no config.json); give the folder of one that was "
-            "downloaded, such as medicalai/ClinicalBERT"
+            "downloaded, such as medicalai/ClinicalBERT for texts"
         )
     return folder
 
 
 def load_model(folder: Path) -> Any:
-    """The model of a checkpoint, in float32 and without a pooling layer, which no encoder here reads.
+    """The model of a checkpoint, in float32 and without the weights of a pooling layer, which no encoder here reads.
 
     Raises:
         UserError: the files are damaged, lack weights, or belong to a model that is no encoder.
@@ -48,7 +49,7 @@ def load_model(folder: Path) -> Any:
         )
     if model.config.is_encoder_decoder:
         raise UserError(f"checkpoint: {folder} is a {type(model).__name__} with a decoder; take an encoder like BERT")
-    if hasattr(model, "pooler"):
+    if any(True for _ in getattr(model, "pooler", nn.Identity()).parameters()):  # convolutional models need theirs
         model.pooler = None
     return model
 

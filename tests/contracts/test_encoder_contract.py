@@ -15,13 +15,13 @@ from torch.testing import assert_close
 from ovo_clinic.errors import UserError
 from ovo_clinic.registry import ATTENTION, ENCODERS
 from ovo_clinic.types import Modality, ModalityKind, Tokens
-from tests.tiny_models import WORDS, tiny_bert
+from tests.tiny_models import WORDS, tiny_bert, tiny_image_model
 
 DIM, BATCH, STEPS, FEATURES, SIZE = 16, 6, 5, 7, (32, 24)
 KINDS: tuple[ModalityKind, ...] = ("vector", "sequence", "image", "text")
 
 # Softmax is blind to a key bias, which the checkpoints of others have.
-KEY_BIASES = ("key.bias", "k_lin.bias")
+KEY_BIASES = ("key.bias", "k_lin.bias", "k_proj.bias")
 RAGGED = ("sequence", "text")
 
 # Images are encoded with small networks; ViTs with every mechanism that fits (a grid has no place for a class token).
@@ -34,6 +34,8 @@ CHECKPOINTS = Path(tempfile.mkdtemp())
 atexit.register(shutil.rmtree, CHECKPOINTS, ignore_errors=True)
 BERT = {"checkpoint": str(tiny_bert(CHECKPOINTS / "bert"))}
 DISTILBERT = {"checkpoint": str(tiny_bert(CHECKPOINTS / "distilbert", "distilbert"))}
+VIT = {"checkpoint": str(tiny_image_model(CHECKPOINTS / "vit", channels=FEATURES))}
+RESNET = {"checkpoint": str(tiny_image_model(CHECKPOINTS / "resnet", "resnet", channels=FEATURES))}
 FROZEN = {"checkpoint": "is read by `inputs`", "frozen": True}
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "vit": {
@@ -58,6 +60,13 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "tokens": {"output": "tokens"},
         "both-ways": {"layers": 2, "bidirectional": True},
         "both-ways-tokens": {"layers": 2, "bidirectional": True, "output": "tokens"},
+    },
+    "cnn": {"": {}, "tokens": {"output": "tokens", "grid": 2}},
+    "pretrained_image": {
+        **{f"vit-{output}": {**VIT, "output": output} for output in ("cls", "mean", "tokens")},
+        **{f"resnet-{output}": {**RESNET, "output": output} for output in ("mean", "tokens")},
+        **{name: {**VIT, "attention": name} for name in ("preconditioned", "ovo_efficient")},
+        "frozen": FROZEN,
     },
     "precomputed": {"": {"file": "is read by `inputs`"}},
     "text": {
