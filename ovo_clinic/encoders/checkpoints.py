@@ -54,6 +54,17 @@ def load_model(folder: Path) -> Any:
     return model
 
 
+def load_config(folder: Path) -> Any:
+    """The settings of a checkpoint's model.
+
+    Raises:
+        UserError: they are damaged, or of a model that transformers does not know.
+    """
+    from transformers import AutoConfig
+
+    return _read(folder, lambda: AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
+
+
 def load_tokenizer(folder: Path) -> Any:
     """The tokenizer of a checkpoint.
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ovo_clinic import derived
 from ovo_clinic.arrays import Column, ModalityArray
 from ovo_clinic.attention.hf import use_attention
-from ovo_clinic.encoders.checkpoints import checkpoint_folder, load_model, load_tokenizer
+from ovo_clinic.encoders.checkpoints import checkpoint_folder, load_config, load_model, load_tokenizer
 from ovo_clinic.errors import UserError
 from ovo_clinic.prepared import Prepared
 from ovo_clinic.registry import ENCODERS
@@ -105,10 +105,7 @@ class Text(nn.Module):
 
 def token_ids(texts: pl.Series, folder: Path, max_tokens: int) -> ModalityArray:
     """Token ids of texts (N,), null = absent, by the tokenizer of a checkpoint."""
-    from transformers import AutoConfig
-
-    tokenizer = load_tokenizer(folder)
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    config, tokenizer = load_config(folder), load_tokenizer(folder)
     if len(tokenizer) > config.vocab_size:
         raise UserError(
             f"checkpoint: {folder} has a tokenizer of {len(tokenizer)} tokens and a model of {config.vocab_size}; "
