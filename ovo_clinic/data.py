@@ -19,11 +19,12 @@ from ovo_clinic.experiment import ModelConfig
 from ovo_clinic.prepared import Prepared
 from ovo_clinic.preprocessing import Scaling
 from ovo_clinic.registry import ENCODERS, Choice
+from ovo_clinic.splitting import SPLITS
 from ovo_clinic.types import Batch, Modality
 
 # Scaled arrays up to this size are kept in memory; larger ones are sliced from disk and scaled batch by batch.
 IN_MEMORY_BYTES = 1 << 30
-# Without a gradient to keep, batches may be this large; images and texts, whose layers are large, keep theirs.
+# Units, and values of all their inputs together, that a batch without a gradient to keep may hold.
 EVALUATION_BATCH = 1024
 EVALUATION_VALUES = 1 << 24
 _BUCKET_BATCHES = 32
@@ -218,6 +219,7 @@ class DataModule(lightning.LightningDataModule):
         length_buckets: units of like length share a training batch.
         scalings: fitted before (for new data); None = fit on the training rows.
         arrays: from `model_inputs`; None = as prepared.
+        splits: the parts that are used; the labels of others are not even looked at.
 
     Raises:
         UserError: a modality that the data set does not have, or a split without labelled units.
@@ -234,11 +236,12 @@ class DataModule(lightning.LightningDataModule):
         length_buckets: bool = False,
         scalings: Mapping[str, Scaling] | None = None,
         arrays: Mapping[str, ModalityArray] | None = None,
+        splits: Sequence[str] = SPLITS,
     ) -> None:
         super().__init__()
         self.prepared, self.batch_size, self._seed, self._balanced = prepared, batch_size, seed, balanced
         self._length_buckets = length_buckets
-        self.split_rows = {name: prepared.rows(name) for name in ("train", "validation", "test")}
+        self.split_rows = {name: prepared.rows(name) for name in splits}
         for name, rows in self.split_rows.items():
             if rows.size == 0:
                 raise UserError(f"split: the {name} part of task '{prepared.manifest['task']}' has no labelled unit")
@@ -260,6 +263,11 @@ class DataModule(lightning.LightningDataModule):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.dataset = self._open()
+
+    @property
+    def held_out(self) -> list[str]:
+        """Names of the parts that are evaluated on."""
+        return [name for name in self.split_rows if name != "train"]
 
     @property
     def modalities(self) -> list[Modality]:
@@ -288,14 +296,14 @@ class DataModule(lightning.LightningDataModule):
 
     def loader(self, split: str, exact_batches: bool = False) -> DataLoader[Batch]:
         """A whole split in order; in larger batches, as no gradient is kept, unless `exact_batches`."""
-        size = self.batch_size if exact_batches else max(self.batch_size, self._evaluation_batch())
-        sampler = BatchSampler(self.split_rows[split], size)
+        sampler = BatchSampler(self.split_rows[split], self.evaluation_batch(exact_batches))
         return DataLoader(self.dataset, batch_size=None, sampler=sampler, generator=torch.Generator())
 
-    def _evaluation_batch(self) -> int:
-        """As many units as there is room for; 1 where only the batch size of training is known to fit."""
+    def evaluation_batch(self, exact: bool = False) -> int:
+        """Units of a batch without a gradient to keep: as many as there is room for, unless `exact`."""
+        kinds = {source.modality.kind for source in self.dataset.sources}
+        if exact or kinds & {"image", "text"}:  # whose layers are large: only the size of training is known to fit
+            return self.batch_size
         sources = self.dataset.sources
-        if any(source.modality.kind in ("image", "text") for source in sources):
-            return 1
         values = sum(source.modality.features * int(source.lengths().max(initial=1)) for source in sources)
-        return min(EVALUATION_BATCH, EVALUATION_VALUES // max(1, values))
+        return max(self.batch_size, min(EVALUATION_BATCH, EVALUATION_VALUES // max(1, values)))

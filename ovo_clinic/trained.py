@@ -19,8 +19,6 @@ Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 Alteration = Callable[[Batch], Batch]
 
-_LARGE_BATCH = 1024  # no gradient is kept
-
 
 def unaltered(batch: Batch) -> Batch:
     """The batch as it is."""
@@ -62,7 +60,7 @@ class Trained:
             alter: changes each batch before the model sees it.
         """
         # A head that lets units of a batch see each other is read in the batches it was trained in.
-        size = self.data.batch_size if self.result["unsafe"] is not None else max(self.data.batch_size, _LARGE_BATCH)
+        size = self.data.evaluation_batch(exact=self.result["unsafe"] is not None)
         parts = [
             self.task.predict(self.model(alter(self.data.dataset[rows[start : start + size]])))
             for start in range(0, len(rows), size)

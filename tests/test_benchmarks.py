@@ -58,3 +58,13 @@ def test_the_time_of_intervals_is_measured() -> None:
     assert first.startswith("300 units, 2 metrics, 20 resamples")
     assert [float(line.split()[-1]) >= 0 for line in lines] == [True] * 4
     assert "at most 60 seconds" in last
+
+
+def test_loader_and_training_step_are_measured() -> None:
+    command = [sys.executable, str(REPOSITORY / "benchmarks" / "loader.py"), "--units", "300", "--encoder", "mlp"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    first, *lines = done.stdout.splitlines()
+    assert first.startswith("300 units of 48 bins x 34 columns")
+    rates = [float(line.split(": ")[1].split()[0].replace(",", "")) for line in lines[:2]]
+    ratios = [float(line.split("ratio ")[1].split()[0]) for line in lines[2:]]
+    assert len(ratios) == 2 and min(*rates, *ratios) > 0
