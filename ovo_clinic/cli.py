@@ -23,6 +23,7 @@ from ovo_clinic.terminal import (
     print_published,
     print_run,
     print_score,
+    print_search,
     print_study,
     progress,
 )
@@ -212,6 +213,7 @@ def compare(
     ] = None,
     pattern: Annotated[str | None, typer.Option(help="Missing together: random, natural or modality:NAME.")] = None,
     importance: Annotated[bool | None, typer.Option(help="Also measure what each modality is worth.")] = None,
+    tuned: Annotated[Path | None, typer.Option(help="Settings by head, a file that `tune` wrote.")] = None,
     beside: Annotated[bool, typer.Option(help="Also under the task's other options, where it names some.")] = True,
     published: Annotated[bool, typer.Option("--published", help="Also print the paper's figures beside ours.")] = False,
     workers: Workers = None,
@@ -233,6 +235,7 @@ def compare(
             fusion=names(fusion),
             seeds=seeds,
             unimodal=unimodal,
+            tuned=tuned,
             missing=shares(missing),
             pattern=pattern,
             importance=importance,
@@ -245,6 +248,52 @@ def compare(
     print_study(study)
     if published:
         print_published(study)
+
+
+@app.command()
+def tune(
+    task: Task,
+    overrides: Overrides = None,
+    raw: Raw = None,
+    split_lists: Lists = None,
+    fusion: Annotated[str | None, typer.Option(help="Heads, separated by commas; default: the config's.")] = None,
+    unimodal: Annotated[bool | None, typer.Option(help="Also for every modality alone.")] = None,
+    sampler: Annotated[
+        Literal["tpe", "random", "grid"] | None, typer.Option(help="tpe also stops hopeless trials; default: tpe.")
+    ] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="For each head; default: the config's.")] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="Optuna storage, such as postgresql://...; default: sqlite.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--out", help="Also write the settings that were found here.")] = None,
+    workers: Workers = None,
+    tracking_uri: Uri = None,
+    allow_remote_tracking: Remote = False,
+) -> None:
+    """Searches settings for every head on validation only.
+
+    Each head gets the same number of trials; an interrupted search goes on where it was.
+    """
+    from ovo_clinic import verbs
+
+    given = words(overrides, raw, split_lists)
+    with progress("trials") as advance:
+        search = verbs.tune(
+            task,
+            given.overrides,
+            raw=given.raw,
+            fusion=names(fusion),
+            unimodal=unimodal,
+            sampler=sampler,
+            trials=trials,
+            storage=storage,
+            out=file,
+            workers=workers,
+            tracking_uri=tracking_uri,
+            allow_remote_tracking=allow_remote_tracking,
+            on_progress=advance,
+        )
+    print_search(search)
 
 
 @app.command("evaluate-challenge")

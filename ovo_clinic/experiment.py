@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from ovo_clinic import provenance, resources, spec, split_lists
 from ovo_clinic.errors import UserError
@@ -76,6 +76,7 @@ class CompareConfig(Options):
         fusion: the heads.
         seeds: number of seeds, 0 ... seeds-1, the same for every head.
         unimodal: also train every modality alone.
+        tuned: file of the settings that `tune` found for each of them, which are taken over.
         missing: shares of the test units' modalities that are hidden in turn (none by default).
         pattern: what then goes missing together: `random`, `natural` or `modality:NAME`.
         importance: also measure what each modality is worth to each head, for which all heads are trained again
@@ -87,9 +88,64 @@ class CompareConfig(Options):
     )
     seeds: int = Field(10, ge=1)
     unimodal: bool = False
+    tuned: Path | None = None
     missing: list[Annotated[float, Field(ge=0, le=1)]] = []
     pattern: str = "random"
     importance: bool = False
+
+
+class Range(Options):
+    """Numbers to try.
+
+    Attributes:
+        low, high: bounds, both included; whole numbers where both are whole.
+        log: evenly in the logarithm.
+    """
+
+    low: int | float
+    high: int | float
+    log: bool = False
+
+    @model_validator(mode="after")
+    def _is_ordered(self) -> "Range":
+        if not self.low < self.high or (self.log and self.low <= 0):
+            raise ValueError("low should be below high, and above 0 where log is true")
+        return self
+
+
+def _number(value: Any) -> Any:
+    """YAML reads 1e-4 as text."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+Setting = Annotated[bool | int | float | str, BeforeValidator(_number)]
+
+
+class TuneConfig(Options):
+    """What `tune` tries; the default space is the OvO paper's protocol.
+
+    Attributes:
+        sampler: `tpe` learns from the trials before and stops hopeless ones early; `random`; `grid` = each combination
+            once, in random order.
+        trials: how many for each head, the same for all (fewer where a head has fewer combinations).
+        space: settings by dotted key -> values to try, or a range. `model.encoders.*.layers` sets all encoders that
+            have the option; a head without an option is searched without it.
+    """
+
+    sampler: Literal["tpe", "random", "grid"] = "tpe"
+    trials: int = Field(30, ge=1)
+    space: dict[str, Annotated[list[Setting], Field(min_length=1)] | Range] = Field(
+        {
+            "training.learning_rate": [1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8],
+            "training.batch_size": [16, 32, 64, 128],
+            "model.fusion.heads": [1, 2, 4, 8, 16],
+            "model.encoders.*.layers": [1, 2, 3, 4],
+        },
+        min_length=1,
+    )
 
 
 class Experiment(Options):
@@ -102,7 +158,7 @@ class Experiment(Options):
         split: settings of the split that differ from the spec's.
         split_lists: files of a published split, which then takes the place of a drawn one.
         modalities: the ones used, all by default.
-        model, training, compare: see there.
+        model, training, compare, tune: see there.
         seed: of the weights, the shuffling and the dropout.
         folder: where the config lies (relative paths start there).
     """
@@ -116,6 +172,7 @@ class Experiment(Options):
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
     compare: CompareConfig = CompareConfig()
+    tune: TuneConfig = TuneConfig()
     seed: int = Field(0, ge=0)
     folder: Path = Path()
 
@@ -138,8 +195,26 @@ class Experiment(Options):
         Raises:
             UserError: an unknown setting or a wrong value.
         """
-        changed = {name: value for name, value in self.compare if name not in settings} | dict(settings)
-        return self.model_copy(update={"compare": check(CompareConfig, changed, "compare")})
+        return self.model_copy(update={"compare": _changed(self.compare, settings, "compare")})
+
+    def with_tune(self, settings: Mapping[str, Any]) -> "Experiment":
+        """The same experiment with other settings of `tune`.
+
+        Raises:
+            UserError: an unknown setting or a wrong value.
+        """
+        return self.model_copy(update={"tune": _changed(self.tune, settings, "tune")})
+
+    def with_settings(self, settings: Mapping[str, Any]) -> "Experiment":
+        """The same experiment with settings by dotted key, such as `training.learning_rate`.
+
+        Raises:
+            UserError: an unknown setting or a wrong value.
+        """
+        values: dict[str, Any] = self.model_dump()
+        for key, value in settings.items():
+            values = _merge(values, _nested(key, value))
+        return check(Experiment, values)
 
     def resolved(self) -> dict[str, Any]:
         """Plain values of everything that decides the result of a run, defaults filled in; no machine's paths.
@@ -147,7 +222,7 @@ class Experiment(Options):
         Raises:
             UserError: an unknown encoder, head or option.
         """
-        values = self.model_dump(mode="json", exclude={"folder", "compare", "split_lists"})
+        values = self.model_dump(mode="json", exclude={"folder", "compare", "tune", "split_lists"})
         values["model"]["fusion"] = _with_defaults(FUSION, self.model.fusion, "model.fusion")
         values["model"]["encoders"] = {
             name: _with_defaults(ENCODERS, choice, f"model.encoders.{name}")
@@ -210,13 +285,27 @@ def load(name: str, overrides: Sequence[str] = ()) -> Experiment:
             value = yaml.safe_load(text)
         except yaml.YAMLError:
             raise UserError(f"'{override}': the value is not valid YAML") from None
-        for part in reversed(key.split(".")):
-            value = {part: value}
-        values = _merge(values, value)
+        values = _merge(values, _nested(key, value))
     if "folder" in values:
         raise UserError("folder: is the config's own and cannot be set")
     values["folder"] = path.parent
     return check(Experiment, values)
+
+
+def _nested(key: str, value: Any) -> Any:
+    """A value under a dotted key."""
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return value
+
+
+S = TypeVar("S", bound=Options)
+
+
+def _changed(section: S, settings: Mapping[str, Any], path: str) -> S:
+    """A section with some of its settings replaced."""
+    kept = {name: value for name, value in section if name not in settings}
+    return check(type(section), kept | dict(settings), path)
 
 
 _DEFAULTS: dict[str, Any] = {"model": ModelConfig().model_dump()}

@@ -44,7 +44,7 @@ def pool(workers: int, context: BaseContext, advice: str) -> Iterator[ProcessPoo
         raise UserError(f"a worker process was killed, most likely for want of memory; {advice}") from None
     finally:
         for process in list((executor._processes or {}).values()):
-            process.terminate()
+            process.kill()  # Lightning would not end on a mild signal, and every file is written in one step
         executor.shutdown(wait=True, cancel_futures=True)
 
 

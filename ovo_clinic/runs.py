@@ -1,6 +1,7 @@
 """A training run as a folder: its name, whether it is finished, and what came of it."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,45 @@ Result = dict[str, Any]
 """Content of `result.json`: settings, history, metrics, costs, digests, versions."""
 
 _RESULT = "result.json"
+_TASK_FIELDS = ("dataset", "task", "title", "kind", "classes", "leaky", "options", "split")
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether a metric measures what is wrong with a model."""
+    return metric.endswith(("loss", "brier"))
 
 
 def run_folder(experiment: Experiment, prepared: Prepared) -> Path:
     """Folder of a run, named after its settings, its data and the code, so that no finished run is repeated."""
-    key = provenance.digest_of([experiment.digest(), prepared.manifest["key"], provenance.code_digest()])
+    return folder_of(experiment.resolved(), prepared)
+
+
+def folder_of(config: Mapping[str, Any], prepared: Prepared) -> Path:
+    """Folder of the run with these resolved settings, see `run_folder`."""
+    key = provenance.digest_of([provenance.digest_of(config), prepared.manifest["key"], provenance.code_digest()])
     return resources.home() / "runs" / key[:32]
+
+
+def described(config: Mapping[str, Any], prepared: Prepared) -> Result:
+    """What a result says of the settings, the data and the code it came from.
+
+    Args:
+        config: resolved settings, with the seed.
+        prepared: the data.
+    """
+    return {
+        "config": config,
+        "task": {key: prepared.manifest[key] for key in _TASK_FIELDS},
+        "seed": config["seed"],
+        "digests": {
+            "config": provenance.digest_of(config),
+            "data": prepared.manifest["key"],
+            **prepared.manifest["digests"],
+            "code": provenance.code_digest(),
+        },
+        "versions": provenance.versions(),
+        "git_commit": provenance.git_commit(),
+    }
 
 
 def is_finished(folder: Path) -> bool:

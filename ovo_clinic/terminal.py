@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ovo_clinic.challenge import Score
     from ovo_clinic.costs import CostTables
     from ovo_clinic.prepared import Prepared
-    from ovo_clinic.verbs import Run, Study
+    from ovo_clinic.verbs import Run, Search, Study
 
 # Without a terminal rich assumes 80 columns and cuts the tables.
 out = Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False)
@@ -128,6 +128,31 @@ def _print_modality_tables(study: "Study") -> None:
         text = [report.percent_interval(*row) for row in rows[[value, "low", "high"]].itertuples(index=False)]
         wide = cells.assign(text=text).pivot(index=index, columns="column", values="text").fillna("")
         print_table(wide.loc[:, list(dict.fromkeys(cells["column"]))].reset_index())
+
+
+def print_search(search: "Search") -> None:
+    """Prints what a search found for each model."""
+    import pandas as pd
+
+    tuning = search.tuning
+    lines = []
+    for label, found in tuning.tuned.models.items():
+        trials = f"{found.completed} complete, {found.pruned} pruned, {found.failed} failed"
+        settings = ", ".join(
+            f"{key.rpartition('.')[2]}={value:g}" if isinstance(value, float) else f"{key.rpartition('.')[2]}={value}"
+            for key, value in found.settings.items()
+        )
+        line = {"model": label, tuning.tuned.monitor: f"{found.validation:.4f}", "trials": trials}
+        lines.append({**line, "epochs": f"{found.epochs:,}", "settings": settings})
+    print_table(pd.DataFrame(lines))
+    out.print(
+        f"{tuning.tuned.monitor} of the best trial on the validation units, each model with the same budget of "
+        f"{tuning.tuned.trials} trials ({tuning.tuned.sampler}). The best of many is optimistic: it selects and is no "
+        "result. The test units were not looked at."
+    )
+    out.print(f"All trials: {tuning.folder / 'trials.csv'}")
+    out.print(f"Next: ovo-clinic compare {tuning.tuned.task} --tuned {search.file}", soft_wrap=True)
+    print_mlflow(search.tracking_uri)
 
 
 def print_run(run: "Run") -> None:

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
 import pandas as pd
@@ -26,6 +26,9 @@ from ovo_clinic.runs import Result
 from ovo_clinic.significance import LABELS
 from ovo_clinic.study import Comparison
 
+if TYPE_CHECKING:
+    from ovo_clinic.tune import Tuning
+
 _PARAM_LENGTH = 6000
 _BATCH = 100  # MLflow takes at most 100 parameters, and 1000 metrics, at once
 _METRIC_BATCH = 1000
@@ -38,9 +41,18 @@ def tracking_uri(given: str | None, allow_remote: bool) -> str:
         UserError: the store may be on another machine and `allow_remote` was not given.
     """
     uri = given or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{resources.home() / 'mlflow.db'}"
+    return permitted(uri, allow_remote, "--tracking-uri")
+
+
+def permitted(uri: str, allow_remote: bool, option: str) -> str:
+    """The address of a store, where it may be used.
+
+    Raises:
+        UserError: it may be on another machine and `allow_remote` was not given.
+    """
     if not allow_remote and not _is_local(uri):
         raise UserError(
-            f"--tracking-uri: {_without_credentials(uri)} may be another machine; only aggregates are sent, but add "
+            f"{option}: {_without_credentials(uri)} may be another machine; only aggregates are sent, but add "
             "--allow-remote-tracking if that is meant"
         )
     return uri
@@ -123,6 +135,32 @@ class Store:
         run = self._log_result(experiment, name, result, tags)
         self._delete(earlier)
         return run
+
+    def log_tuning(self, tuning: "Tuning", config: Mapping[str, Any]) -> None:
+        """Logs a search in place of an earlier log of the same one: a run for each model, its trials as steps."""
+        manifest = tuning.prepared.manifest
+        experiment = self._experiment(manifest["task"])
+        earlier = self._tagged(experiment, "study", tuning.name)
+        tags = {"study": tuning.name, "kind": "tuning", **_task_tags(manifest)}
+        for label, found in tuning.tuned.models.items():
+            run = self._start(experiment, f"tune {label}", tags)
+            trials = tuning.trials[tuning.trials["model"] == label]
+            metrics = [
+                _metric(f"trial_{name}", line[name], step=int(line["number"]))
+                for _, line in trials.iterrows()
+                for name in ("validation", "epochs", "seconds")
+            ]
+            best = found.model_dump(exclude={"settings"})
+            metrics += [_metric(name, value) for name, value in best.items()]
+            settings = {f"found.{name}": value for name, value in found.settings.items()}
+            params = {**_flat(config), "model": label, **settings}
+            # Names of MLflow know no asterisk.
+            params = {name.replace("*", "all"): value for name, value in params.items()}
+            self._log(run, params=params, metrics=metrics)
+            for file in (tuning.file, tuning.folder / "trials.csv"):
+                self._client.log_artifact(run, str(file), "tables")
+            self._client.set_terminated(run)
+        self._delete(earlier)
 
     def _tagged(self, experiment: str, tag: str, value: str) -> list[Run]:
         return list(self._client.search_runs([experiment], f"tags.{tag} = '{value}'", ViewType.ACTIVE_ONLY, 5000))

@@ -10,14 +10,13 @@ import shutil
 import signal
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning
-import numpy as np
 import polars as pl
 import torch
 import yaml
@@ -26,22 +25,23 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ovo_clinic import condition, flops, preprocessing, provenance, runs
+from ovo_clinic import condition, flops, preprocessing, runs
 from ovo_clinic.data import DataModule, model_inputs
 from ovo_clinic.errors import UserError
+from ovo_clinic.evaluation import checked_task, evaluate
 from ovo_clinic.experiment import Experiment, TrainingConfig
 from ovo_clinic.locks import locked
 from ovo_clinic.model import FusionModel, refuse_unsafe
-from ovo_clinic.prepare import Prepared
-from ovo_clinic.registry import suggest
+from ovo_clinic.prepared import Prepared
 from ovo_clinic.runs import Result
-from ovo_clinic.tasks import positive_weight, task_for
+from ovo_clinic.splitting import SPLITS
 from ovo_clinic.types import Batch, Modality, Task
 
 logger = logging.getLogger(__name__)
-_TASK_FIELDS = ("dataset", "task", "title", "kind", "classes", "leaky", "options", "split")
 CONDITION_UNITS = 64
 """Validation units, the first ones, on which condition numbers are measured."""
+Hopeless = Callable[[int, float], bool]
+"""Whether to stop a training, given the epoch and its validation metric."""
 CALIBRATION_WARNING = "training.imbalance={} makes probabilities too high for the rarer class: calibration is shifted"
 
 
@@ -60,6 +60,11 @@ class FusionModule(lightning.LightningModule):
         self._task, self._experiment = task, experiment
         self._losses: list[Tensor] = []
         self._outputs: list[tuple[Tensor, Tensor]] = []
+
+    @property
+    def monitor(self) -> str:
+        """Key of the history that selects the best epoch."""
+        return f"validation_{self._experiment.training.monitor or self._task.monitor}"
 
     def on_fit_start(self) -> None:
         """Sets the threads of this process, which is a new one where there are several devices."""
@@ -128,6 +133,43 @@ class ConditionNumbers(Callback):
         pl_module.history[-1] |= condition.condition_metrics(pl_module.model, batch)
 
 
+class Patience(EarlyStopping):
+    """Early stopping that a run killed right after its last epoch remembers when it resumes."""
+
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Stops before another epoch where the checkpoint was the last one's."""
+        trainer.should_stop = trainer.should_stop or self.wait_count >= self.patience
+
+
+class Pruning(Callback):
+    """Stops a training that another judges hopeless by its validation metric, and remembers when it resumes.
+
+    Args:
+        hopeless: asked once for each epoch, in order; for those before a resumption too.
+
+    Attributes:
+        ended: whether it stopped the training.
+    """
+
+    def __init__(self, hopeless: Hopeless) -> None:
+        self._hopeless, self._seen, self.ended = hopeless, 0, False
+
+    def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Asks for the epochs of the checkpoint."""
+        self._ask(trainer, pl_module)
+
+    def on_validation_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        """Asks for the new epoch."""
+        self._ask(trainer, pl_module)
+
+    def _ask(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        assert isinstance(pl_module, FusionModule)
+        for epoch in pl_module.history[self._seen :]:
+            self.ended = self._hopeless(int(epoch["epoch"]), epoch[pl_module.monitor])
+        self._seen = len(pl_module.history)
+        trainer.should_stop = trainer.should_stop or self.ended
+
+
 def build_model(experiment: Experiment, modalities: Sequence[Modality], outputs: int) -> FusionModel:
     """The model of an experiment, its weights drawn from the experiment's seed.
 
@@ -170,11 +212,57 @@ def train(experiment: Experiment, prepared: Prepared, folder: Path, callbacks: S
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(folder / "lock"):
         if not runs.is_finished(folder):
-            _train(experiment, prepared, folder, callbacks)
+            trained = _train(experiment, prepared, folder, callbacks, SPLITS)
+            _write(folder, experiment, trained)
+            runs.write_result(folder, trained.result)
     return runs.read_result(folder)
 
 
-def _train(experiment: Experiment, prepared: Prepared, folder: Path, callbacks: Sequence[Callback]) -> None:
+def validate(experiment: Experiment, prepared: Prepared, folder: Path, hopeless: Hopeless | None = None) -> Result:
+    """Trains as `train` does and evaluates on the validation split; of the test split not even labels are looked at.
+
+    Args:
+        experiment: resolved settings, with the seed.
+        prepared: the data.
+        folder: gets `result.json`, and no weights or predictions; otherwise as in `train`.
+        hopeless: given epoch and validation metric, once each epoch and in order, whether to stop early.
+
+    Returns:
+        The content of `result.json`; `pruned` = whether `hopeless` ended it.
+
+    Raises:
+        UserError: as in `train`.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with locked(folder / "lock"):
+        if not runs.is_finished(folder):
+            pruning = Pruning(hopeless) if hopeless else None
+            trained = _train(experiment, prepared, folder, [pruning] if pruning else [], ("train", "validation"))
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+            runs.write_result(folder, {**trained.result, "pruned": pruning is not None and pruning.ended})
+    return runs.read_result(folder)
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """A trained model and what came of it.
+
+    Attributes:
+        result: content of `result.json`.
+        model: with the best epoch's weights.
+        scalings: fitted on the training rows.
+        predictions: on the splits held out.
+    """
+
+    result: Result
+    model: FusionModel
+    scalings: Mapping[str, preprocessing.Scaling]
+    predictions: pl.DataFrame
+
+
+def _train(
+    experiment: Experiment, prepared: Prepared, folder: Path, callbacks: Sequence[Callback], splits: Sequence[str]
+) -> _Trained:
     started = time.perf_counter()
     lightning.seed_everything(experiment.seed, workers=True, verbose=False)
     settings = experiment.training
@@ -187,8 +275,9 @@ def _train(experiment: Experiment, prepared: Prepared, folder: Path, callbacks: 
         balanced=settings.imbalance == "balanced_sampler",
         length_buckets=settings.length_buckets,
         arrays=model_inputs(prepared, prepared.chosen(experiment.modalities), experiment.model),
+        splits=splits,
     )
-    task = _task(experiment, prepared, data)
+    task = checked_task(experiment, prepared, data)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         model = build_model(experiment, data.modalities, task.outputs)
@@ -199,13 +288,11 @@ def _train(experiment: Experiment, prepared: Prepared, folder: Path, callbacks: 
         rows = data.split_rows["validation"][:CONDITION_UNITS]
         callbacks = [*callbacks, ConditionNumbers(data.dataset[rows])]
     module, best_epoch = _fit(experiment, FusionModule(model, task, experiment), data, folder, callbacks)
-    metrics, predictions = _evaluate(module.model, task, data, exact_batches=model.fusion.unsafe is not None)
+    metrics, predictions = evaluate(module.model, task, data, exact_batches=model.fusion.unsafe is not None)
     result = {
-        "config": experiment.resolved(),
-        "task": {key: prepared.manifest[key] for key in _TASK_FIELDS},
+        **runs.described(experiment.resolved(), prepared),
         "modalities": [asdict(modality) for modality in data.modalities],
         "outputs": task.outputs,
-        "seed": experiment.seed,
         "unsafe": model.fusion.unsafe,
         "warnings": notes,
         "monitor": settings.monitor or task.monitor,
@@ -213,18 +300,9 @@ def _train(experiment: Experiment, prepared: Prepared, folder: Path, callbacks: 
         "history": module.history,
         "metrics": metrics,
         "costs": flops.model_costs(model, data.dataset[data.split_rows["train"][: flops.REFERENCE_BATCH]]),
-        "digests": {
-            "config": experiment.digest(),
-            "data": prepared.manifest["key"],
-            **prepared.manifest["digests"],
-            "code": provenance.code_digest(),
-        },
-        "versions": provenance.versions(),
-        "git_commit": provenance.git_commit(),
         "seconds": time.perf_counter() - started,
     }
-    _write(folder, experiment, data, model, predictions)
-    runs.write_result(folder, result)
+    return _Trained(result, model, data.scalings, predictions)
 
 
 def load_model(folder: Path) -> FusionModel:
@@ -236,40 +314,13 @@ def load_model(folder: Path) -> FusionModel:
     return model.eval()
 
 
-def _task(experiment: Experiment, prepared: Prepared, data: DataModule) -> Task:
-    """The task, after checking the settings against the data: the monitored metric must be defined."""
-    specification = prepared.task
-    settings = experiment.training
-    if settings.imbalance == "balanced_sampler" and specification.kind == "multilabel":
-        raise UserError("training.imbalance: balanced_sampler needs one label a unit; use pos_weight or none")
-    unknown = sorted(set(experiment.model.encoders) - {*prepared.modalities, "default"})
-    if unknown:
-        raise UserError(f"model.encoders: no modality is named {unknown[0]}{suggest(unknown[0], prepared.modalities)}")
-    target = torch.from_numpy(prepared.target[data.split_rows["train"]])
-    weight = positive_weight(target) if settings.imbalance == "pos_weight" else None
-    task = task_for(specification, weight)
-    monitor = settings.monitor or task.monitor
-    for split in ("validation", "test"):
-        held_out = prepared.target[data.split_rows[split]]
-        shape = (len(held_out), task.outputs) if task.outputs > 1 else (len(held_out),)
-        scores = task.metrics(np.full(shape, 1 / max(task.outputs, 2)), held_out)
-        if monitor not in scores:
-            raise UserError(f"training.monitor: '{monitor}' is not a metric of this task; valid: {', '.join(scores)}")
-        if np.isnan(scores[monitor]):
-            raise UserError(
-                f"split: '{monitor}' is not defined on the {len(held_out)} {split} units (one class only); "
-                f"use more data or a larger split.{split}"
-            )
-    return task
-
-
 def _fit(
     experiment: Experiment, module: FusionModule, data: DataModule, folder: Path, callbacks: Sequence[Callback]
 ) -> tuple[FusionModule, int]:
     """Fits with early stopping and puts the best epoch's weights back; (module, that epoch)."""
     settings = experiment.training
-    monitor = f"validation_{settings.monitor or module._task.monitor}"
-    mode = "min" if monitor.endswith(("loss", "brier")) else "max"
+    monitor = module.monitor
+    mode = "min" if runs.lower_is_better(monitor) else "max"
     checkpoints = folder / "checkpoints"
     # At the end of the epoch: a checkpoint written during validation would resume inside the epoch.
     keeper = partial(ModelCheckpoint, checkpoints, enable_version_counter=False, save_on_train_epoch_end=True)
@@ -278,8 +329,8 @@ def _fit(
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="lightning")
-        stopper = EarlyStopping(monitor, patience=settings.patience, mode=mode)
-        trainer = _trainer(settings, [stopper, *keepers, *callbacks], folder)
+        stopper = Patience(monitor, patience=settings.patience, mode=mode)
+        trainer = trainer_for(settings, [stopper, *keepers, *callbacks], folder)
         _fit_or_resume(trainer, module, data, checkpoints / "last.ckpt")
     # From disk, as with several devices the epochs passed in other processes.
     best, last = (
@@ -290,7 +341,7 @@ def _fit(
     return module, int(best["epoch"])
 
 
-def _trainer(settings: TrainingConfig, callbacks: list[Callback], folder: Path) -> lightning.Trainer:
+def trainer_for(settings: TrainingConfig, callbacks: list[Callback], folder: Path) -> lightning.Trainer:
     """The trainer.
 
     Raises:
@@ -346,40 +397,13 @@ def _is_whole(checkpoint: Path) -> bool:
     return True
 
 
-@torch.no_grad()
-def _evaluate(
-    model: nn.Module, task: Task, data: DataModule, exact_batches: bool
-) -> tuple[dict[str, dict[str, float]], pl.DataFrame]:
-    """Metrics of the whole validation and test splits, and the predictions behind them."""
-    model = model.cpu().float().eval()
-    metrics, frames = {}, []
-    for split in ("validation", "test"):
-        outputs = [(task.predict(model(batch)), batch) for batch in data.loader(split, exact_batches)]
-        probabilities = torch.cat([values for values, _ in outputs]).numpy()
-        rows = torch.cat([batch.rows for _, batch in outputs]).numpy()
-        metrics[split] = task.metrics(probabilities, data.prepared.target[rows])
-        columns = probabilities.reshape(len(rows), -1)
-        frames.append(
-            pl.DataFrame({"row": rows, "unit_id": data.prepared.cohort["unit_id"].gather(rows)}).with_columns(
-                pl.lit(split).alias("split"),
-                *(pl.Series(f"probability_{index}", columns[:, index]) for index in range(columns.shape[1])),
-            )
-        )
-    return metrics, pl.concat(frames)
-
-
-def _write(
-    folder: Path,
-    experiment: Experiment,
-    data: DataModule,
-    model: FusionModel,
-    rows: pl.DataFrame,
-) -> None:
+def _write(folder: Path, experiment: Experiment, trained: _Trained) -> None:
     """Writes everything but `result.json`, which marks the run as finished."""
     (folder / "config.yaml").write_text(yaml.safe_dump(experiment.resolved(), sort_keys=False), encoding="utf-8")
-    preprocessing.save(data.scalings, folder / "preprocessing.json")
-    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, folder / "model.safetensors")
-    rows.write_parquet(folder / "predictions.parquet")
+    preprocessing.save(trained.scalings, folder / "preprocessing.json")
+    weights = {name: value.contiguous() for name, value in trained.model.state_dict().items()}
+    save_file(weights, folder / "model.safetensors")
+    trained.predictions.write_parquet(folder / "predictions.parquet")
     for path in folder.iterdir():
         if path.is_file():
             path.chmod(0o600)

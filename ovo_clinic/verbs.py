@@ -9,19 +9,33 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from ovo_clinic import experiment as experiments
-from ovo_clinic import figures, missingness, modality_figures, report, resources, runs, study, tracking
+from ovo_clinic import (
+    figures,
+    missingness,
+    modality_figures,
+    processes,
+    report,
+    resources,
+    runs,
+    scheduling,
+    study,
+    tracking,
+)
 from ovo_clinic import importance as importances
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepare import Prepared, prepare_task
 from ovo_clinic.raw_folders import Given
 from ovo_clinic.report import ComparisonTable
 from ovo_clinic.study import Comparison
+
+if TYPE_CHECKING:
+    from ovo_clinic.tune import Tuning
 
 Progress = Callable[[int, int], None]
 
@@ -75,6 +89,7 @@ def compare(
     fusion: Sequence[str] | None = None,
     seeds: int | None = None,
     unimodal: bool | None = None,
+    tuned: str | Path | None = None,
     missing: Sequence[float] | None = None,
     pattern: str | None = None,
     importance: bool | None = None,
@@ -93,6 +108,7 @@ def compare(
         fusion: heads (default: the config's).
         seeds: how many (default: the config's).
         unimodal: also train every modality alone (default: the config's).
+        tuned: file that `tune` wrote, whose settings every head and modality takes over (default: the config's).
         missing: shares of the test units' modalities that are hidden in turn (default: the config's).
         pattern: what goes missing together: `random`, `natural` or `modality:NAME` (default: the config's).
         importance: also measure what each modality is worth (default: the config's).
@@ -109,6 +125,7 @@ def compare(
         "fusion": fusion,
         "seeds": seeds,
         "unimodal": unimodal,
+        "tuned": None if tuned is None else Path(tuned).expanduser().resolve(),
         "missing": missing,
         "pattern": pattern,
     }
@@ -116,12 +133,12 @@ def compare(
     experiment = experiments.load(task, overrides).with_compare({k: v for k, v in asked.items() if v is not None})
     study.check_options(experiment, experiment.compare.fusion)  # preparing may take hours
     store = tracking.Store(tracking.tracking_uri(tracking_uri, allow_remote_tracking))
-    workers = workers or study.default_workers()
-    found = _study(experiment, prepare_task(experiment, raw), store, workers, on_progress)
+    scheduler = scheduling.LocalProcesses(workers or processes.default_workers())
+    found = _study(experiment, prepare_task(experiment, raw), store, scheduler, on_progress)
     other = _other_options(experiment) if beside else None
     if other is None:
         return found
-    return replace(found, beside=_study(other, prepare_task(other, raw), store, workers, on_progress))
+    return replace(found, beside=_study(other, prepare_task(other, raw), store, scheduler, on_progress))
 
 
 def _other_options(experiment: Experiment) -> Experiment | None:
@@ -132,7 +149,11 @@ def _other_options(experiment: Experiment) -> Experiment | None:
 
 
 def _study(
-    experiment: Experiment, prepared: Prepared, store: tracking.Store, workers: int, on_progress: Progress
+    experiment: Experiment,
+    prepared: Prepared,
+    store: tracking.Store,
+    scheduler: scheduling.Scheduler,
+    on_progress: Progress,
 ) -> Study:
     settings = experiment.compare
     if settings.missing:
@@ -142,7 +163,7 @@ def _study(
         prepared=prepared,
         fusion=settings.fusion,
         seeds=settings.seeds,
-        workers=workers,
+        scheduler=scheduler,
         on_progress=on_progress,
     )
     comparison = trained(experiment, unimodal=settings.unimodal)
@@ -152,7 +173,8 @@ def _study(
     for name, values in found.items():
         values.to_csv(comparison.folder / f"{name}.csv", index=False)
     drawn = figures.draw_comparison(comparison, table) | modality_figures.draw(comparison, found)
-    config = {**experiment.resolved(), "compare": experiment.compare.model_dump(mode="json")}
+    config = {**experiment.resolved(), "compare": experiment.compare.model_dump(mode="json", exclude={"tuned"})}
+    config["tuned"] = comparison.tuned.model_dump(mode="json") if comparison.tuned else None
     store.log_comparison(comparison, table, drawn, config)
     return Study(comparison, table, drawn, store.uri, found)
 
@@ -202,6 +224,81 @@ def train(
     result = training.train(experiment, prepared, folder)
     store.log_train(result, f"{experiment.model.fusion.label} seed {experiment.seed}", folder.name)
     return Run(result, folder, store.uri)
+
+
+@dataclass(frozen=True)
+class Search:
+    """A finished search.
+
+    Attributes:
+        tuning: what was found and tried.
+        file: what `compare --tuned` takes.
+        tracking_uri: where MLflow holds it.
+    """
+
+    tuning: "Tuning"
+    file: Path
+    tracking_uri: str
+
+
+def tune(
+    task: str,
+    overrides: Sequence[str] = (),
+    *,
+    raw: Given | None = None,
+    fusion: Sequence[str] | None = None,
+    unimodal: bool | None = None,
+    sampler: str | None = None,
+    trials: int | None = None,
+    storage: str | None = None,
+    out: Path | None = None,
+    workers: int | None = None,
+    tracking_uri: str | None = None,
+    allow_remote_tracking: bool = False,
+    on_progress: Progress = _no_progress,
+) -> Search:
+    """Searches settings for every head with the same budget, on the validation split, and logs the search to MLflow.
+
+    Args:
+        task: a task's name or the path of a config.
+        overrides: `key=value` settings; `tune.space` says what is searched.
+        raw: as in `compare`.
+        fusion: heads (default: the config's).
+        unimodal: also search for every modality alone (default: the config's).
+        sampler: `tpe`, `random` or `grid` (default: the config's).
+        trials: how many for each head (default: the config's).
+        storage: of Optuna, an SQLAlchemy URL (default: sqlite under OVO_CLINIC_HOME).
+        out: also write the settings that were found here.
+        workers: parallel processes (default: one per core).
+        tracking_uri: MLflow store (default: local sqlite).
+        allow_remote_tracking: permit a store or a storage on another machine.
+        on_progress: called with (trials done, trials in all).
+
+    Raises:
+        UserError: anything wrong with the settings or the data.
+    """
+    from ovo_clinic import tune as tuning
+
+    compared = {"fusion": fusion, "unimodal": unimodal}
+    searched = {"sampler": sampler, "trials": trials}
+    experiment = experiments.load(task, overrides)
+    experiment = experiment.with_compare({k: v for k, v in compared.items() if v is not None})
+    experiment = experiment.with_tune({k: v for k, v in searched.items() if v is not None})
+    study.check_options(experiment, experiment.compare.fusion)  # preparing may take hours
+    store = tracking.Store(tracking.tracking_uri(tracking_uri, allow_remote_tracking))
+    found = tuning.tune(
+        experiment,
+        prepare_task(experiment, raw),
+        experiment.compare.fusion,
+        unimodal=experiment.compare.unimodal,
+        storage=None if storage is None else tracking.permitted(storage, allow_remote_tracking, "--storage"),
+        scheduler=scheduling.LocalProcesses(workers or processes.default_workers()),
+        on_progress=on_progress,
+    )
+    if out is not None:
+        found.tuned.write(out)
+    store.log_tuning(found, {**experiment.resolved(), "tune": experiment.tune.model_dump(mode="json")})
+    return Search(found, out or found.file, store.uri)
 
 
 @dataclass(frozen=True)
