@@ -27,14 +27,14 @@ def last_in_bin(steps: Integers, columns: Integers, values: Floats, shape: tuple
     Args:
         steps: (E,) row of each event.
         columns: (E,) column of each event.
-        values: (E,) of each event; events of one step and column stand together, in the order of time.
+        values: (E,) of each event, not NaN; events of one step and column stand together, in the order of time.
         shape: (S,F).
     """
     cells = steps * shape[1] + columns
     last = np.append(cells[1:] != cells[:-1], True)[: len(cells)]
-    assert len(np.unique(cells[last])) == last.sum(), "events of one step and column stand apart"
     grid = np.full(shape[0] * shape[1], np.nan, dtype=np.float32)
     grid[cells[last]] = values[last]
+    assert np.count_nonzero(~np.isnan(grid)) == last.sum(), "events of one step and column stand apart, or one is NaN"
     return grid.reshape(shape)
 
 

@@ -100,7 +100,7 @@ def stage(
             rows = query(read).with_columns(reason.alias("_reason"))
             kept = rows.map_batches(tally.kept, streamable=True, predicate_pushdown=False).select(PART, *columns)
             parts = pl.PartitionBy(partial, key=PART, include_key=False)
-            raw.collect(kept.sink_parquet(parts, lazy=True), table)
+            raw.collect(kept.sink_parquet(parts, compression="lz4", lazy=True), table)
         (partial / _COUNTS).write_text(json.dumps({key: tally.counts[key] for key in ("read", *drops)}))
         partial.rename(folder)
     return Stage(folder, json.loads((folder / _COUNTS).read_text()))

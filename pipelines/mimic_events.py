@@ -27,7 +27,7 @@ DAY = 86_400
 CARRIED = ("Height", "Weight")
 """Channels whose latest value of the day before admission to the unit is taken over."""
 COLUMNS = ("unit", "itemid", "seconds", "text", "number")
-_SECONDS_BITS = 28  # eight years
+_SECONDS_BITS, _RANK_BITS = 28, 2  # eight years, and three ranks
 
 
 @dataclass(frozen=True)
@@ -165,18 +165,25 @@ def _in_bounds(
 def _resolve_ties(found: Events, rank: npt.NDArray[np.int64], channels: "mimic_channels.Channels") -> Events:
     """One event for each unit, channel and time: of the rows of the best rank the mean, the least or the largest."""
     moment = (found.unit * len(channels.channels) + found.channel << _SECONDS_BITS) + found.seconds + DAY
-    # Sorted by value last, so that equal data give equal means whatever the order of the rows.
-    order = np.lexsort((found.value, rank, moment))
-    moment, rank, value = moment[order], rank[order], found.value[order]
-    starts = np.flatnonzero(np.append(True, (moment[1:] != moment[:-1]) | (rank[1:] != rank[:-1]))[: len(moment)])
-    ends = np.append(starts, len(moment))[1:]
-    best = np.append(True, moment[starts][1:] != moment[starts][:-1])[: len(starts)]
+    ranked = (moment << _RANK_BITS) + rank
+    # Sorted by value within that, so that equal data give equal means whatever the order of the rows.
+    order = np.argsort(found.value)
+    order = order[np.argsort(ranked[order], kind="stable")]
+    moment, value = moment[order], found.value[order]
+    starts = _run_starts(ranked[order])
+    ends = np.append(starts, len(value))[1:]
+    best = np.isin(starts, _run_starts(moment), assume_unique=True)
     mean = np.add.reduceat(value, starts)[best] / (ends - starts)[best] if len(starts) else value
     kept = order[starts[best]]
     ties = np.array([found.ties for found in channels.channels])[found.channel[kept]]
     least, largest = value[starts[best]], value[ends[best] - 1]
     chosen = np.where(ties == "min", least, np.where(ties == "max", largest, mean))
     return Events(found.unit[kept], found.channel[kept], found.seconds[kept], chosen)
+
+
+def _run_starts(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Where each run of equal values begins."""
+    return np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
 
 
 def _integers(series: pl.Series) -> npt.NDArray[np.int64]:
