@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 import polars as pl
 
-from ovo_clinic import replication, significance, statistics
+from ovo_clinic import breakdown, replication, significance, statistics
 from ovo_clinic.study import Comparison
 
 # Metrics of the table by kind of task; p-values are given for the first two.
@@ -32,6 +32,8 @@ class ComparisonTable:
         p_values: of `significance.tests_table`.
         intervals: one row per arm and metric, all metrics: mean over seeds, percentile (low, high) and BCa bounds over
             patients, and how many resamples defined it.
+        labels: of `breakdown.by_label`; empty but for multilabel tasks.
+        patterns: of `breakdown.by_pattern`, the headline metrics of every model of all modalities.
         prevalence: share of positives among the test units (binary tasks).
         notes: what a reader must know.
     """
@@ -39,6 +41,8 @@ class ComparisonTable:
     rows: pd.DataFrame
     p_values: pd.DataFrame
     intervals: pd.DataFrame
+    labels: pd.DataFrame
+    patterns: pd.DataFrame
     prevalence: float | None
     notes: list[str]
 
@@ -61,10 +65,17 @@ def predictions(comparison: Comparison, label: str) -> tuple[npt.NDArray[np.floa
 
 def comparison_table(comparison: Comparison) -> ComparisonTable:
     """Computes the table of a study."""
-    kind = comparison.prepared.manifest["kind"]
-    metrics = HEADLINE[kind]
+    task = comparison.prepared.task
+    metrics = HEADLINE[task.kind]
     split = _test_split(comparison)
-    bootstrap = statistics.bootstrap_by_patient(split.predictions, split.target, split.patients, resamples=RESAMPLES)
+    each_label = statistics.label_metrics(len(task.target)) if task.kind == "multilabel" else []
+    bootstrap = statistics.bootstrap_by_patient(
+        split.predictions,
+        split.target,
+        split.patients,
+        [*statistics.METRICS[task.kind], *each_label],
+        resamples=RESAMPLES,
+    )
     concat = next((label for label in comparison.heads if label.split("(")[0] == "concat"), None)
     base = _macs(comparison, concat) if concat else None
     rows = []
@@ -86,7 +97,9 @@ def comparison_table(comparison: Comparison) -> ComparisonTable:
     return ComparisonTable(
         rows=pd.DataFrame(rows),
         p_values=_tests(comparison, metrics[:2], split, bootstrap),
-        intervals=_intervals(bootstrap),
+        intervals=_intervals(bootstrap, statistics.METRICS[task.kind]),
+        labels=breakdown.by_label(bootstrap, split.target, task.target, task.groups) if each_label else pd.DataFrame(),
+        patterns=_patterns(comparison, split, metrics),
         prevalence=first["metrics"]["test"].get("prevalence"),
         notes=_notes(comparison),
     )
@@ -103,7 +116,7 @@ def _macs(comparison: Comparison, label: str) -> float:
 
 
 def _present(comparison: Comparison, modality: str) -> float:
-    return float(comparison.prepared.array(modality).present[comparison.prepared.rows("test")].mean())
+    return float(comparison.prepared.present(modality)[comparison.prepared.rows("test")].mean())
 
 
 @dataclass(frozen=True)
@@ -146,10 +159,19 @@ def _tests(
     return significance.tests_table(values, bootstrap, {"auroc": {"delong": split.delong}} if defined else {})
 
 
-def _intervals(bootstrap: statistics.Bootstrap) -> pd.DataFrame:
+def _patterns(comparison: Comparison, split: _TestSplit, metrics: Sequence[str]) -> pd.DataFrame:
+    prepared = comparison.prepared
+    whole = {arm.label: split.predictions[arm.label] for arm in comparison.arms if arm.kind != "modality"}
+    names = prepared.chosen(next(arm.experiment.modalities for arm in comparison.arms if arm.kind != "modality"))
+    patterns = breakdown.patterns_of(prepared, names, prepared.rows("test"))
+    return breakdown.by_pattern(whole, split.target, split.patients, patterns, metrics, resamples=RESAMPLES)
+
+
+def _intervals(bootstrap: statistics.Bootstrap, metrics: Sequence[str]) -> pd.DataFrame:
     rows = []
-    for label, metrics in bootstrap.estimates.items():
-        for metric, estimate in metrics.items():
+    for label, estimates in bootstrap.estimates.items():
+        for metric in metrics:
+            estimate = estimates[metric]
             found, bca = estimate.percentile(bootstrap.level), estimate.bca(bootstrap.level)
             bounds = {"low": found.low, "high": found.high, "bca_low": bca.low, "bca_high": bca.high}
             rows.append(
@@ -252,9 +274,11 @@ def caption(comparison: Comparison, table: ComparisonTable) -> str:
 def save(comparison: Comparison, table: ComparisonTable) -> None:
     """Writes table.csv, p_values.csv, intervals.csv and table.tex into the study's folder.
 
-    Where a paper's figures are known for the task: also published_scores.csv and published_tests.csv.
+    Also labels.csv of a multilabel task, and patterns.csv where modalities are missing. Where a paper's figures are
+    known for the task: also published_scores.csv and published_tests.csv.
     """
     frames = {"table": table.rows, "p_values": table.p_values, "intervals": table.intervals}
+    frames |= {name: found for name in ("labels", "patterns") if not (found := getattr(table, name)).empty}
     if paper := replication.of_study(comparison.prepared.manifest, table.rows):
         frames |= {"published_scores": paper.scores, "published_tests": paper.tests}
     for name, frame in frames.items():

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 import scipy.stats
 import sklearn.metrics
+import yaml
 from statsmodels.stats.multitest import multipletests
 
 from ovo_clinic import experiment as experiments
@@ -19,6 +20,7 @@ from ovo_clinic import figures, report
 from ovo_clinic import study as study_of_runs
 from ovo_clinic.prepare import prepare_task
 from ovo_clinic.report import ComparisonTable
+from ovo_clinic.scheduling import LocalProcesses
 from ovo_clinic.study import Comparison
 from tests.small_data import KINDS, QUICK, SIMULATION, flat_files
 
@@ -50,7 +52,7 @@ def compare(task: str, settings: Sequence[str], raw: Path | None = None, workers
         chosen.fusion,
         chosen.seeds,
         unimodal=chosen.unimodal,
-        workers=workers,
+        scheduler=LocalProcesses(workers),
     )
     table = report.comparison_table(comparison)
     report.save(comparison, table)
@@ -285,7 +287,8 @@ def test_other_kinds_of_task_are_compared(environment: pytest.MonkeyPatch, tmp_p
     assert found.comparison.results["ovo"][1]["metrics"]["test"][metric] == pytest.approx(expected, abs=1e-6)
     if kind == "multiclass":
         row = found.table.rows.set_index("model").loc["ovo"]
-        assert all(row[f"{name}_low"] < row[f"{name}_mean"] < row[f"{name}_high"] for name in ("mauc", "bca"))
+        assert all(row[f"{name}_low"] <= row[f"{name}_mean"] <= row[f"{name}_high"] for name in ("mauc", "bca"))
+        assert row["mauc_low"] < row["mauc_high"]
         assert {"difference_low", "difference_high"} <= set(found.table.p_values)
     latex = (found.comparison.folder / "table.tex").read_text()
     assert rf"Made-up {kind} outcome\_of 100 \% [made-up] stays" in latex
@@ -301,3 +304,40 @@ def test_a_warning_of_every_arm_stands_once(environment: pytest.MonkeyPatch) -> 
     notes = compare("simulation", [*settings, "compare.seeds=1"]).table.notes
     assert [note for note in notes if "calibration" in note] == [notes[0]] and notes[0].startswith("training.imbalance")
     assert notes[1].startswith("ovo_reference(heads=1): ") and "identity" in notes[1] and len(notes) == 2
+
+
+def test_labels_groups_and_patterns_stand_in_tables_of_their_own(
+    environment: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = flat_files(tmp_path, "multilabel")
+    file = tmp_path / "ward.spec.yaml"
+    specification = yaml.safe_load(file.read_text())
+    specification["tasks"]["ward"]["groups"] = {"acute": ["fever"]}
+    file.write_text(yaml.safe_dump(specification))
+    heads = ["compare.fusion=[concat, ovo]", "compare.seeds=2", "compare.unimodal=true"]
+    found = compare(str(config), [*QUICK, "split.train=0.5", "split.test=0.4", *heads], tmp_path / "raw")
+    folder, prepared = found.comparison.folder, found.comparison.prepared
+
+    rows = prepared.rows("test")
+    y, units = prepared.target[rows], prepared.cohort["unit_id"].to_numpy()[rows]
+    frames = [pl.read_parquet(run / "predictions.parquet") for run in found.comparison.run_folders["ovo"]]
+    runs = [frame.filter(split="test").select(pl.col("^probability_.*$")).to_numpy() for frame in frames]
+
+    labels = pd.read_csv(folder / "labels.csv").set_index(["model", "name"])
+    for name, column in {"pain": 0, "fever": 1, "acute": 1}.items():
+        expected = [sklearn.metrics.roc_auc_score(y[:, column], p[:, column]) for p in runs]
+        assert labels.loc[("ovo", name), "auroc"] == pytest.approx(np.mean(expected))
+    assert labels.loc[("ovo", "pain"), "positives"] == y[:, 0].sum()
+    assert set(labels.index.get_level_values("model")) == {"demographics", "labs", "concat", "ovo"}
+    tested = found.comparison.results["ovo"][0]["metrics"]["test"]
+    assert tested["auroc_macro_acute"] == pytest.approx(sklearn.metrics.roc_auc_score(y[:, 1], runs[0][:, 1]))
+
+    patterns = pd.read_csv(folder / "patterns.csv").set_index(["pattern", "model", "metric"])
+    measured = np.isin(units, pd.read_csv(tmp_path / "raw" / "labs.csv")["stay_id"])
+    for name, own in {"demographics + labs": measured, "demographics": ~measured}.items():
+        line = patterns.loc[(name, "ovo", "auroc_macro")]
+        expected = [sklearn.metrics.roc_auc_score(y[own], p[own]) for p in runs]
+        assert line["mean"] == pytest.approx(np.mean(expected)) and line["units"] == own.sum()
+        assert line["low"] < line["mean"] < line["high"]
+    assert set(patterns.index.get_level_values("model")) == {"concat", "ovo"}
+    assert not pd.read_csv(folder / "intervals.csv")["metric"].str.contains(":").any()
