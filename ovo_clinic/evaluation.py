@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from ovo_clinic import spec
 from ovo_clinic.data import DataModule
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
@@ -27,9 +28,11 @@ def checked_task(experiment: Experiment, prepared: Prepared, data: DataModule) -
     settings = experiment.training
     if settings.imbalance == "balanced_sampler" and specification.kind == "multilabel":
         raise UserError("training.imbalance: balanced_sampler needs one label a unit; use pos_weight or none")
-    unknown = sorted(set(experiment.model.encoders) - {*prepared.modalities, "default"})
+    # Of the spec, not of the prepared data: a modality whose download was not there may have an encoder.
+    known = list(spec.load(experiment.dataset, experiment.folder)[0].modalities)
+    unknown = sorted(set(experiment.model.encoders) - {*known, "default"})
     if unknown:
-        raise UserError(f"model.encoders: no modality is named {unknown[0]}{suggest(unknown[0], prepared.modalities)}")
+        raise UserError(f"model.encoders: no modality is named {unknown[0]}{suggest(unknown[0], known)}")
     target = torch.from_numpy(prepared.target[data.split_rows["train"]])
     weight = positive_weight(target) if settings.imbalance == "pos_weight" else None
     task = task_for(specification, weight)
