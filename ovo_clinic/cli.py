@@ -58,6 +58,10 @@ Lists = Annotated[
 Uri = Annotated[str | None, typer.Option("--tracking-uri", help="MLflow store; default: sqlite under OVO_CLINIC_HOME.")]
 Remote = Annotated[bool, typer.Option("--allow-remote-tracking", help="Permit a store on another machine.")]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Parallel processes; default: one per core.")]
+Cluster = Annotated[
+    str | None, typer.Option("--cluster", metavar="ADDRESS | auto", help="Compute the runs on a Ray cluster.")
+]
+Gpus = Annotated[float | None, typer.Option("--gpus", min=0, help="Of each run on the cluster, such as 0.25.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -214,9 +218,12 @@ def compare(
     pattern: Annotated[str | None, typer.Option(help="Missing together: random, natural or modality:NAME.")] = None,
     importance: Annotated[bool | None, typer.Option(help="Also measure what each modality is worth.")] = None,
     tuned: Annotated[Path | None, typer.Option(help="Settings by head, a file that `tune` wrote.")] = None,
+    folds: Annotated[int | None, typer.Option(min=2, help="Also cross-validate by patient.")] = None,
     beside: Annotated[bool, typer.Option(help="Also under the task's other options, where it names some.")] = True,
     published: Annotated[bool, typer.Option("--published", help="Also print the paper's figures beside ours.")] = False,
     workers: Workers = None,
+    cluster: Cluster = None,
+    gpus: Gpus = None,
     tracking_uri: Uri = None,
     allow_remote_tracking: Remote = False,
 ) -> None:
@@ -239,8 +246,11 @@ def compare(
             missing=shares(missing),
             pattern=pattern,
             importance=importance,
+            folds=folds,
             beside=beside,
             workers=workers,
+            cluster=cluster,
+            gpus=gpus,
             tracking_uri=tracking_uri,
             allow_remote_tracking=allow_remote_tracking,
             on_progress=advance,
@@ -267,6 +277,8 @@ def tune(
     ] = None,
     file: Annotated[Path | None, typer.Option("--out", help="Also write the settings that were found here.")] = None,
     workers: Workers = None,
+    cluster: Cluster = None,
+    gpus: Gpus = None,
     tracking_uri: Uri = None,
     allow_remote_tracking: Remote = False,
 ) -> None:
@@ -289,6 +301,8 @@ def tune(
             storage=storage,
             out=file,
             workers=workers,
+            cluster=cluster,
+            gpus=gpus,
             tracking_uri=tracking_uri,
             allow_remote_tracking=allow_remote_tracking,
             on_progress=advance,

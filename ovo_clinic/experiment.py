@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
-from ovo_clinic import provenance, resources, spec, split_lists
+from ovo_clinic import derived, provenance, resources, spec, split_lists
 from ovo_clinic.errors import UserError
 from ovo_clinic.registry import ENCODERS, FUSION, Choice, Options, Registry, check
 from ovo_clinic.spec import DatasetSpec, SplitSpec, TaskSpec
@@ -76,6 +76,7 @@ class CompareConfig(Options):
         fusion: the heads.
         seeds: number of seeds, 0 ... seeds-1, the same for every head.
         unimodal: also train every modality alone.
+        folds: also train everything once in each of so many folds of the patients (none by default).
         tuned: file of the settings that `tune` found for each of them, which are taken over.
         missing: shares of the test units' modalities that are hidden in turn (none by default).
         pattern: what then goes missing together: `random`, `natural` or `modality:NAME`.
@@ -88,6 +89,7 @@ class CompareConfig(Options):
     )
     seeds: int = Field(10, ge=1)
     unimodal: bool = False
+    folds: int | None = Field(None, ge=2)
     tuned: Path | None = None
     missing: list[Annotated[float, Field(ge=0, le=1)]] = []
     pattern: str = "random"
@@ -231,8 +233,13 @@ class Experiment(Options):
         return values
 
     def digest(self) -> str:
-        """sha256 of `resolved`."""
-        return provenance.digest_of(self.resolved())
+        """sha256 of `resolved`, with the content of files that encoders read in place of where they lie."""
+        values = self.resolved()
+        for encoder in values["model"]["encoders"].values():
+            for option in getattr(ENCODERS.get(encoder["name"]), "files", ()):
+                path = Path(encoder[option]).expanduser()
+                encoder[option] = derived.files_digest(path) if path.exists() else encoder[option]
+        return provenance.digest_of(values)
 
 
 def _with_defaults(registry: Registry[Any], choice: Choice, path: str) -> dict[str, Any]:

@@ -58,6 +58,8 @@ class SplitSpec(Options):
         by: a cohort column whose values are kept whole instead of single patients (`hospital_id`).
         whole_patients: False = single units are drawn, as the OvO notebooks do it, so that a patient may stand in
             several parts; how many do is recorded. Leaky tasks only.
+        folds: cross-validation: the patients are cut into so many parts of like size; `test` is not used then.
+        fold: which of them, from 0, is the test part.
     """
 
     train: float = Field(0.7, gt=0, lt=1)
@@ -67,6 +69,8 @@ class SplitSpec(Options):
     stratify: bool = True
     by: str = "patient_id"
     whole_patients: bool = True
+    folds: int | None = Field(None, ge=2)
+    fold: int = Field(0, ge=0)
 
     @model_validator(mode="after")
     def _sums_to_one(self) -> "SplitSpec":
@@ -75,6 +79,14 @@ class SplitSpec(Options):
             raise ValueError(f"train, validation and test should sum to 1, not {total:g}")
         if not self.whole_patients and (self.stratify or self.by != "patient_id"):
             raise ValueError("whole_patients: false goes only with stratify: false and without `by`")
+        return self
+
+    @model_validator(mode="after")
+    def _fold_is_there(self) -> "SplitSpec":
+        if self.fold and self.fold >= (self.folds or 0):
+            raise ValueError(f"fold: {self.fold} is not one of folds 0 to {(self.folds or 1) - 1}")
+        if self.folds and not self.whole_patients:
+            raise ValueError("folds: are cut by patient; not with whole_patients: false")
         return self
 
 

@@ -44,14 +44,19 @@ def split_units(
     group = _groups(cohort, list(keys))
     table = cohort.select("patient_id", label=pl.col(target[0])).with_columns(group=group)
     groups = table.group_by("group").agg(pl.col("patient_id").min(), pl.col("label").max()).sort("patient_id")
-    if groups.height < 3:
+    least = max(3, split.folds or 0)
+    if groups.height < least:
         raise UserError(
-            f"split: the cohort has {groups.height} separate group(s) of patients; at least 3 are needed for "
-            "training, validation and test"
+            f"split: the cohort has {groups.height} separate group(s) of patients; at least {least} are needed for "
+            + (f"{split.folds} folds" if split.folds else "training, validation and test")
         )
     strata = groups["label"].fill_null(0).to_numpy() if split.stratify and len(target) == 1 else None
     random = np.random.default_rng(split.seed)
-    rest, test = _divide(np.arange(groups.height), Fraction(str(split.test)), random, strata)
+    everyone = np.arange(groups.height)
+    if split.folds:
+        rest, test = _cut_out(everyone, split.folds, split.fold, random, strata)
+    else:
+        rest, test = _divide(everyone, Fraction(str(split.test)), random, strata)
     share = Fraction(str(split.validation)) / (Fraction(str(split.validation)) + Fraction(str(split.train)))
     train, validation = _divide(rest, share, random, strata)
     names = np.empty(groups.height, dtype="<U10")
@@ -107,6 +112,20 @@ def _groups(cohort: pl.DataFrame, columns: Sequence[str]) -> pl.Series:
             table = table.with_columns(group=shared)
         if table["group"].equals(smallest):
             return smallest
+
+
+def _cut_out(
+    members: npt.NDArray[np.int64],
+    folds: int,
+    fold: int,
+    random: np.random.Generator,
+    strata: npt.NDArray[Any] | None,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(the others, one of several folds); folds share no member, and sizes in all and in each stratum to within one."""
+    shuffled = random.permutation(members)
+    ordered = shuffled if strata is None else shuffled[np.argsort(strata[shuffled], kind="stable")]
+    chosen = np.arange(ordered.size) % folds == fold
+    return ordered[~chosen], ordered[chosen]
 
 
 def _divide(

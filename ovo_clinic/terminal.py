@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ovo_clinic.challenge import Score
     from ovo_clinic.costs import CostTables
+    from ovo_clinic.folds import FoldTables
     from ovo_clinic.prepared import Prepared
     from ovo_clinic.verbs import Run, Search, Study
 
@@ -77,6 +78,8 @@ def print_study(study: "Study") -> None:
     if tests:
         print_table(numbers.loc[(study.table.rows["kind"] == "head").to_numpy(), ["model", *tests]])
     out.print(report.caption(study.comparison, study.table))
+    if study.folds is not None:
+        _print_folds(study.folds, study.comparison.prepared.manifest["classes"])
     for note in study.table.notes:
         out.print(f"note: {note}", style="yellow")
     _print_modality_tables(study)
@@ -128,6 +131,32 @@ def _print_modality_tables(study: "Study") -> None:
         text = [report.percent_interval(*row) for row in rows[[value, "low", "high"]].itertuples(index=False)]
         wide = cells.assign(text=text).pivot(index=index, columns="column", values="text").fillna("")
         print_table(wide.loc[:, list(dict.fromkeys(cells["column"]))].reset_index())
+
+
+def _print_folds(folds: "FoldTables", classes: Sequence[str]) -> None:
+    """Prints a cross-validation: mean and deviation over folds, and the tests."""
+    import pandas as pd
+
+    from ovo_clinic.report import metric_title
+
+    summary, tests = folds.summary(), folds.tests
+    metrics = [column.removesuffix("_mean") for column in summary.columns if column.endswith("_mean")]
+    lines = []
+    for _, row in summary.iterrows():
+        line = {"model": row["model"]}
+        for metric in metrics:
+            text = f"{100 * row[f'{metric}_mean']:.1f} ± {100 * row[f'{metric}_sd']:.1f}"
+            line[metric_title(metric, classes)] = text
+        for _, test in tests[tests["model"] == row["model"]].iterrows():
+            line[f"p {metric_title(test['metric'], classes)}"] = f"{test['p_holm']:.3g} vs {test['against']}"
+        lines.append(line)
+    count = folds.scores["fold"].nunique()
+    out.print(f"\nCross-validation over {count} folds of the patients, each model trained once in each:", style="bold")
+    print_table(pd.DataFrame(lines).fillna(""))
+    out.print(
+        "Percent, mean ± standard deviation over folds. p: corrected resampled t-test (Nadeau and Bengio), which "
+        "allows for training sets that overlap, against the best of the others, Holm-corrected."
+    )
 
 
 def print_search(search: "Search") -> None:

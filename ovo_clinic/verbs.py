@@ -27,7 +27,9 @@ from ovo_clinic import (
     study,
     tracking,
 )
+from ovo_clinic import folds as crossing
 from ovo_clinic import importance as importances
+from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepare import Prepared, prepare_task
 from ovo_clinic.raw_folders import Given
@@ -51,6 +53,7 @@ class Study:
         tracking_uri: where MLflow holds it.
         modality_tables: where they were asked for, `missingness` (of `missingness.sweep`) and `importance` (of
             `importance.table`).
+        folds: of the cross-validation, where one was asked for.
         beside: the same comparison under the other options that the task's spec names; None where it names none.
     """
 
@@ -59,6 +62,7 @@ class Study:
     figures: Mapping[str, Path]
     tracking_uri: str
     modality_tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    folds: crossing.FoldTables | None = None
     beside: "Study | None" = None
 
 
@@ -93,8 +97,11 @@ def compare(
     missing: Sequence[float] | None = None,
     pattern: str | None = None,
     importance: bool | None = None,
+    folds: int | None = None,
     beside: bool = True,
     workers: int | None = None,
+    cluster: str | None = None,
+    gpus: float | None = None,
     tracking_uri: str | None = None,
     allow_remote_tracking: bool = False,
     on_progress: Progress = _no_progress,
@@ -112,8 +119,11 @@ def compare(
         missing: shares of the test units' modalities that are hidden in turn (default: the config's).
         pattern: what goes missing together: `random`, `natural` or `modality:NAME` (default: the config's).
         importance: also measure what each modality is worth (default: the config's).
+        folds: also cross-validate by patient with so many folds, each prepared by itself (default: the config's).
         beside: also under the other options that the task's spec says should be seen beside its own.
         workers: parallel processes (default: one per core).
+        cluster: address of a Ray cluster, or `auto`, that computes the runs instead.
+        gpus: of each run there; 0.25 = four runs share one (default: none).
         tracking_uri: MLflow store (default: local sqlite).
         allow_remote_tracking: permit a store on another machine.
         on_progress: called with (runs done, runs in all).
@@ -129,16 +139,34 @@ def compare(
         "missing": missing,
         "pattern": pattern,
     }
-    asked |= {"importance": importance}
+    asked |= {"importance": importance, "folds": folds}
     experiment = experiments.load(task, overrides).with_compare({k: v for k, v in asked.items() if v is not None})
     study.check_options(experiment, experiment.compare.fusion)  # preparing may take hours
     store = tracking.Store(tracking.tracking_uri(tracking_uri, allow_remote_tracking))
-    scheduler = scheduling.LocalProcesses(workers or processes.default_workers())
-    found = _study(experiment, prepare_task(experiment, raw), store, scheduler, on_progress)
+    scheduler = _scheduler(workers, cluster, gpus)
+    prepare = partial(prepare_task, raw_folder=raw)
+    found = _study(experiment, prepare, store, scheduler, on_progress)
     other = _other_options(experiment) if beside else None
     if other is None:
         return found
-    return replace(found, beside=_study(other, prepare_task(other, raw), store, scheduler, on_progress))
+    return replace(found, beside=_study(other, prepare, store, scheduler, on_progress))
+
+
+def _scheduler(workers: int | None, cluster: str | None, gpus: float | None) -> scheduling.Scheduler:
+    """Where the runs are computed.
+
+    Raises:
+        UserError: options that exclude each other.
+    """
+    if cluster is None:
+        if gpus is not None:
+            raise UserError("--gpus: shares out the GPUs of a cluster; add --cluster auto, after `ray start --head`")
+        return scheduling.LocalProcesses(workers or processes.default_workers())
+    if workers is not None:
+        raise UserError("--workers: a cluster runs as many as it has room for; leave it out with --cluster")
+    from ovo_clinic.cluster import RayCluster
+
+    return RayCluster(cluster, gpus or 0.0)
 
 
 def _other_options(experiment: Experiment) -> Experiment | None:
@@ -150,25 +178,25 @@ def _other_options(experiment: Experiment) -> Experiment | None:
 
 def _study(
     experiment: Experiment,
-    prepared: Prepared,
+    prepare: Callable[[Experiment], Prepared],
     store: tracking.Store,
     scheduler: scheduling.Scheduler,
     on_progress: Progress,
 ) -> Study:
     settings = experiment.compare
+    prepared = prepare(experiment)
     if settings.missing:
         missingness.Pattern.parse(settings.pattern, prepared.chosen(experiment.modalities))  # training may take hours
-    trained = partial(
-        study.compare,
-        prepared=prepared,
-        fusion=settings.fusion,
-        seeds=settings.seeds,
-        scheduler=scheduler,
-        on_progress=on_progress,
-    )
-    comparison = trained(experiment, unimodal=settings.unimodal)
+    compared = partial(study.compare, fusion=settings.fusion, scheduler=scheduler, on_progress=on_progress)
+    trained = partial(compared, prepared=prepared, seeds=settings.seeds)
+    all_rows = {"unimodal": settings.unimodal}
+    comparison = trained(experiment, **all_rows)
     table = report.comparison_table(comparison)
     report.save(comparison, table)
+    crossed = None
+    if settings.folds:
+        crossed = crossing.cross_validate(experiment, settings.folds, prepare, partial(compared, seeds=1, **all_rows))
+        crossed.save(comparison.folder)
     found = _modality_tables(experiment, comparison, trained)
     for name, values in found.items():
         values.to_csv(comparison.folder / f"{name}.csv", index=False)
@@ -176,7 +204,7 @@ def _study(
     config = {**experiment.resolved(), "compare": experiment.compare.model_dump(mode="json", exclude={"tuned"})}
     config["tuned"] = comparison.tuned.model_dump(mode="json") if comparison.tuned else None
     store.log_comparison(comparison, table, drawn, config)
-    return Study(comparison, table, drawn, store.uri, found)
+    return Study(comparison, table, drawn, store.uri, found, crossed)
 
 
 def _modality_tables(
@@ -253,6 +281,8 @@ def tune(
     storage: str | None = None,
     out: Path | None = None,
     workers: int | None = None,
+    cluster: str | None = None,
+    gpus: float | None = None,
     tracking_uri: str | None = None,
     allow_remote_tracking: bool = False,
     on_progress: Progress = _no_progress,
@@ -270,6 +300,8 @@ def tune(
         storage: of Optuna, an SQLAlchemy URL (default: sqlite under OVO_CLINIC_HOME).
         out: also write the settings that were found here.
         workers: parallel processes (default: one per core).
+        cluster: as in `compare`.
+        gpus: as in `compare`.
         tracking_uri: MLflow store (default: local sqlite).
         allow_remote_tracking: permit a store or a storage on another machine.
         on_progress: called with (trials done, trials in all).
@@ -292,7 +324,7 @@ def tune(
         experiment.compare.fusion,
         unimodal=experiment.compare.unimodal,
         storage=None if storage is None else tracking.permitted(storage, allow_remote_tracking, "--storage"),
-        scheduler=scheduling.LocalProcesses(workers or processes.default_workers()),
+        scheduler=_scheduler(workers, cluster, gpus),
         on_progress=on_progress,
     )
     if out is not None:

@@ -1,0 +1,122 @@
+"""k-fold cross-validation by patient: every model on the same folds, and tests that allow for their overlap.
+
+Each fold is a data set of its own, prepared from the raw files: vocabularies, levels and scaling know its training
+patients only.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from ovo_clinic import report, statistics
+from ovo_clinic.errors import UserError
+from ovo_clinic.experiment import Experiment
+from ovo_clinic.prepared import Prepared
+from ovo_clinic.study import Comparison
+
+
+@dataclass(frozen=True)
+class FoldTables:
+    """The numbers of a cross-validation.
+
+    Attributes:
+        scores: one row per model and fold: model, kind, fold, units trained and tested on, the headline metrics.
+        tests: per metric, each model against the best of the others over folds: the corrected resampled t-test.
+    """
+
+    scores: pd.DataFrame
+    tests: pd.DataFrame
+
+    def save(self, folder: Path) -> None:
+        """Writes folds.csv and folds_p_values.csv."""
+        self.scores.to_csv(folder / "folds.csv", index=False)
+        self.tests.to_csv(folder / "folds_p_values.csv", index=False)
+
+    def summary(self) -> pd.DataFrame:
+        """One row per model: mean and standard deviation over folds of each metric."""
+        metrics = [name for name in self.scores.columns if name not in _LABELS]
+        grouped = self.scores.groupby(["model", "kind"], sort=False)[metrics]
+        return grouped.mean().add_suffix("_mean").join(grouped.std().add_suffix("_sd")).reset_index()
+
+
+_LABELS = ("model", "kind", "fold", "train", "test")
+
+
+def experiments(experiment: Experiment, folds: int) -> Iterator[Experiment]:
+    """The experiment on each fold in turn.
+
+    Raises:
+        UserError: a split that cannot be cut into folds, or settings that were chosen on patients of other folds.
+    """
+    if experiment.split_lists:
+        raise UserError("--folds: cuts the patients anew, and --split-lists gives a published split; leave one out")
+    if experiment.compare.tuned is not None:
+        raise UserError(
+            "--folds: the settings of --tuned were chosen on patients who are tested on in other folds; leave one out, "
+            "or tune and compare fold by fold: split.folds=K split.fold=0 ..."
+        )
+    for fold in range(folds):
+        yield experiment.model_copy(update={"split": {**experiment.split, "folds": folds, "fold": fold}})
+
+
+def cross_validate(
+    experiment: Experiment,
+    folds: int,
+    prepare: Callable[[Experiment], Prepared],
+    compare: Callable[[Experiment, Prepared], Comparison],
+) -> FoldTables:
+    """Compares the models once in every fold.
+
+    Args:
+        experiment: what they have in common.
+        folds: k.
+        prepare: prepares the data of one fold.
+        compare: trains every model once on them.
+
+    Raises:
+        UserError: as in `experiments`, or anything wrong with the data.
+    """
+    prepared = [(fold, prepare(fold)) for fold in experiments(experiment, folds)]  # mistakes show before any training
+    return tables([compare(*fold) for fold in prepared])
+
+
+def tables(comparisons: Sequence[Comparison]) -> FoldTables:
+    """The numbers of the finished folds."""
+    metrics = report.HEADLINE[comparisons[0].prepared.manifest["kind"]]
+    rows = []
+    for fold, comparison in enumerate(comparisons):
+        sizes = {split: len(comparison.prepared.rows(split)) for split in ("train", "test")}
+        for arm in comparison.arms:
+            values = {metric: report.scores(comparison, arm.label, metric).mean() for metric in metrics}
+            rows.append({"model": arm.label, "kind": arm.kind, "fold": fold, **sizes, **values})
+    scores = pd.DataFrame(rows)
+    heads = scores[scores["kind"] != "modality"]
+    return FoldTables(scores, pd.concat([_tests(heads, metric) for metric in metrics[:2]], ignore_index=True))
+
+
+def _tests(scores: pd.DataFrame, metric: str) -> pd.DataFrame:
+    by_fold = scores.pivot(index="fold", columns="model", values=metric)
+    sizes = scores.groupby("fold")[["train", "test"]].first()
+    share = float((sizes["test"] / sizes["train"]).mean())
+    rows = []
+    for model in dict.fromkeys(scores["model"]):
+        others = by_fold.drop(columns=model)
+        if others.empty:
+            continue
+        best = str(others.mean().idxmax())
+        found = statistics.corrected_resampled_t_test(by_fold[model], by_fold[best], share)
+        rows.append(
+            {
+                "metric": metric,
+                "model": model,
+                "against": best,
+                "difference": found.difference,
+                "statistic": found.statistic,
+                "p": found.p_value,
+            }
+        )
+    table = pd.DataFrame(rows, columns=["metric", "model", "against", "difference", "statistic", "p"])
+    return table.assign(p_holm=statistics.holm(np.asarray(table["p"], dtype=np.float64)))
