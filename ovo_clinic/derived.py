@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,15 @@ def _write(array: ModalityArray, folder: Path) -> None:
 
 def files_digest(path: Path) -> str:
     """sha256 over a file, or over the names and contents of all files of a folder, such as a checkpoint."""
-    digest = hashlib.sha256()
     files = sorted(found for found in path.rglob("*") if found.is_file()) if path.is_dir() else [path]
-    for file in files:
+    return _digest(path, tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files))
+
+
+@lru_cache(maxsize=64)
+def _digest(path: Path, files: tuple[tuple[Path, int, int], ...]) -> str:
+    """The digest of files as they were when they had these sizes and times: a study asks for it with every run."""
+    digest = hashlib.sha256()
+    for file, _, _ in files:
         digest.update(file.relative_to(path).as_posix().encode() if file != path else b"")
         with file.open("rb") as stream:
             digest.update(hashlib.file_digest(stream, "sha256").digest())

@@ -94,7 +94,8 @@ class Encoder(Protocol):
     A class may define `inputs(cls, name: str, prepared: Prepared, options: Mapping[str, Any]) -> ModalityArray`, a
     classmethod that says what the encoder is fed instead of the prepared array of modality `name`: token ids, a frozen
     model's embeddings, embeddings from a file. `options` are its resolved keyword options; `derived.cached` keeps what
-    is costly. One that reads texts needs it, and says so by a class attribute `takes_text = True`.
+    is costly. One that reads texts needs it, and says so by a class attribute `takes_text = True`. A class attribute
+    `files` names the options that are paths of files whose content decides the result (a checkpoint).
     """
 
     def __call__(self, x: Tensor, mask: Tensor) -> Tokens:

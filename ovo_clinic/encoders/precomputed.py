@@ -40,6 +40,7 @@ class Precomputed(nn.Module):
     """
 
     takes_text = True
+    files = ("file",)
 
     def __init__(
         self,

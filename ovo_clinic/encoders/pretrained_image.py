@@ -50,6 +50,8 @@ class PretrainedImage(nn.Module):
             not fit.
     """
 
+    files = ("checkpoint",)
+
     def __init__(
         self,
         modality: Modality,

@@ -49,6 +49,7 @@ class Text(nn.Module):
     """
 
     takes_text = True
+    files = ("checkpoint",)
 
     def __init__(
         self,

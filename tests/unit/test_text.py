@@ -182,6 +182,16 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
         token_ids(pl.Series(["fever"]), folder, 8)
 
 
+def test_a_run_is_known_by_what_its_checkpoint_holds_not_by_where_it_lies(config: str, tmp_path: Path) -> None:
+    first, second = tiny_bert(tmp_path / "first"), tiny_bert(tmp_path / "second")
+    digest = load(config, first).digest()
+    assert load(config, second).digest() == digest
+    tokenizer = json.loads((second / "tokenizer_config.json").read_text())
+    (second / "tokenizer_config.json").write_text(json.dumps({**tokenizer, "do_lower_case": False}))
+    assert load(config, second).digest() != digest
+    assert load(config, tmp_path / "absent").digest() not in (digest, load(config, second).digest())
+
+
 def test_it_takes_texts_only(config: str, bert: Path) -> None:
     experiment = experiments.load(
         config, ["modalities=[vitals]", f"model.encoders.vitals={{name: text, checkpoint: {bert}}}"]
