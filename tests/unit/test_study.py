@@ -1,12 +1,10 @@
 """Comparisons of small runs: what is shared, what is checked first, what happens twice or not at all."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +14,13 @@ from pandas.testing import assert_frame_equal
 from torch import nn
 
 from ovo_clinic import experiment as experiments
-from ovo_clinic import processes, report, study, training
+from ovo_clinic import report, study, training
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.fusion.concat import Concat
 from ovo_clinic.prepare import Prepared, prepare_task
 from ovo_clinic.registry import Choice
+from ovo_clinic.scheduling import LocalProcesses
 from ovo_clinic.study import Arm, Comparison
 from tests.small_data import SIMULATION
 
@@ -36,7 +35,7 @@ def compare(home: Path, workers: int) -> Comparison:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OVO_CLINIC_HOME", str(home))
         prepared = prepare_task(experiment(), None)
-        return study.compare(experiment(), prepared, HEADS, 2, unimodal=True, workers=workers)
+        return study.compare(experiment(), prepared, HEADS, 2, unimodal=True, scheduler=LocalProcesses(workers))
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +59,7 @@ def test_another_home_and_number_of_workers_give_the_same_bits(finished: Compari
 
 
 def test_a_second_comparison_trains_nothing(finished: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study, "_run_in_parallel", lambda *arguments: pytest.fail("trained again"))
+    monkeypatch.setattr(LocalProcesses, "run", lambda *arguments: pytest.fail("trained again"))
     again = compare(finished.folder.parent.parent, workers=1)
     assert again.results == finished.results and again.folder == finished.folder
 
@@ -151,7 +150,7 @@ def test_options_by_head_win_and_stand_in_the_label(prepared: Prepared) -> None:
 def test_mistakes_show_before_any_training(
     prepared: Prepared, monkeypatch: pytest.MonkeyPatch, overrides: list[str], message: str
 ) -> None:
-    monkeypatch.setattr(study, "_run_in_parallel", lambda *arguments: pytest.fail("a worker was started"))
+    monkeypatch.setattr(LocalProcesses, "run", lambda *arguments: pytest.fail("a worker was started"))
     with pytest.raises(UserError, match="^[^\n]*$") as caught:
         settings = experiment(*overrides)
         study.compare(settings, prepared, settings.compare.fusion, 1)
@@ -164,34 +163,11 @@ def test_an_unsafe_head_is_compared_when_asked(prepared: Prepared) -> None:
 
 def test_rows_that_come_to_the_same_run_share_it(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Path] = []
-    monkeypatch.setattr(study, "_run_in_parallel", lambda jobs, *rest: started.extend(job.folder for job in jobs))
+    monkeypatch.setattr(LocalProcesses, "run", lambda scheduler, jobs, done: started.extend(job.folder for job in jobs))
     settings = experiment("modalities=[modality_01]")
     with pytest.raises(FileNotFoundError):  # as nothing was trained
         study.compare(settings, prepared, [HEADS[0], Choice(name="concat", tokens=4)], 2, unimodal=True)
     assert len(started) == len(set(started)) == 2
-
-
-def test_a_killed_worker_is_one_clear_error_and_finished_runs_stay(
-    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pools: list[ProcessPoolExecutor] = []
-
-    class Recorded(ProcessPoolExecutor):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            pools.append(self)
-
-    def kill(done: int, total: int) -> None:
-        if done and pools:
-            os.kill(next(iter(pools[0]._processes)), signal.SIGKILL)
-
-    monkeypatch.setattr(processes, "ProcessPoolExecutor", Recorded)
-    settings = experiment("training.epochs=200", "training.patience=200")
-    with pytest.raises(UserError, match="^a worker process was killed[^\n]*Finished runs are kept"):
-        study.compare(settings, prepared, HEADS[:1], 30, on_progress=kill)
-    kept = list((prepared.folder.parents[2] / "runs").glob("*/result.json"))
-    assert 1 <= len(kept) < 30
-    assert not [process for process in (pools[0]._processes or {}).values() if process.is_alive()]
 
 
 WATCHED = """
