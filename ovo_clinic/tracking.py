@@ -113,8 +113,11 @@ class Store:
         for arm in comparison.arms:
             self._log_arm(experiment, arm.label, arm.kind, comparison, table, tags)
         self._log(study, params=_study_params(comparison, config), metrics=_p_value_metrics(table))
-        for path in [*comparison.folder.glob("*.csv"), *comparison.folder.glob("*.tex"), *figures.values()]:
-            self._client.log_artifact(study, str(path), "tables" if path.suffix != ".png" else "figures")
+        for pattern, place in {"*.csv": "tables", "*.tex": "tables", "*.html": None}.items():
+            for path in comparison.folder.glob(pattern):
+                self._client.log_artifact(study, str(path), place)
+        for path in figures.values():
+            self._client.log_artifact(study, str(path), "figures")
         self._client.log_dict(study, dict(config), "config.json")
         self._client.log_dict(study, {"attrition": comparison.prepared.manifest["attrition"]}, "attrition.json")
         self._client.set_terminated(study)
