@@ -168,7 +168,9 @@ def _kept(
     training: npt.NDArray[np.bool_],
     present: npt.NDArray[np.bool_],
 ) -> list[str]:
-    """Codes or variables that enough training units have, sorted."""
+    """Codes or variables that enough training units have, sorted; or those that the vocabulary fixes."""
+    if vocabulary.fixed is not None:
+        return list(vocabulary.fixed)
     total = int((training & present).sum() if vocabulary.of == "present" else training.sum())
     counts = frame.filter("_training").group_by(column).agg(pl.col("_row").n_unique().alias("units"))
     return sorted(counts.filter(pl.col("units") >= vocabulary.least(total))[column])

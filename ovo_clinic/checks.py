@@ -11,8 +11,8 @@ from ovo_clinic.experiment import DataRequest
 from ovo_clinic.spec import TaskSpec
 
 
-def checked_cohort(result: tables.Tables, request: DataRequest) -> pl.DataFrame:
-    """The cohort sorted by unit, with every promise of the pipeline checked.
+def checked_cohort(result: tables.Tables, request: DataRequest, labelled: bool = True) -> pl.DataFrame:
+    """The cohort sorted by unit, with every promise of the pipeline checked, and labels where they are needed.
 
     Raises:
         UserError: a missing column, no unit left, a unit without id or patient or in two rows, or a useless label.
@@ -32,7 +32,8 @@ def checked_cohort(result: tables.Tables, request: DataRequest) -> pl.DataFrame:
             raise UserError(f"task '{request.task_name}': {cohort[column].null_count()} units have no {column}")
     if cohort["unit_id"].n_unique() != cohort.height:
         raise UserError(f"task '{request.task_name}': a unit_id stands in two rows of the cohort")
-    _check_labels(cohort, request)
+    if labelled:
+        _check_labels(cohort, request)
     unknown = [name for name in result.modalities if name not in request.spec.modalities]
     assert not unknown, f"the pipeline returned modalities that the spec does not name: {unknown}"
     assert result.modalities, "the pipeline returned no modality"

@@ -19,6 +19,7 @@ from ovo_clinic.terminal import (
     print_attrition,
     print_costs,
     print_paper_costs,
+    print_predictions,
     print_prepared,
     print_published,
     print_run,
@@ -223,6 +224,9 @@ def compare(
     published: Annotated[bool, typer.Option("--published", help="Also print the paper's figures beside ours.")] = False,
     workers: Workers = None,
     cluster: Cluster = None,
+    register: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Register the best network in MLflow under this name.")
+    ] = None,
     gpus: Gpus = None,
     tracking_uri: Uri = None,
     allow_remote_tracking: Remote = False,
@@ -252,6 +256,7 @@ def compare(
             cluster=cluster,
             gpus=gpus,
             tracking_uri=tracking_uri,
+            register=register,
             allow_remote_tracking=allow_remote_tracking,
             on_progress=advance,
         )
@@ -310,23 +315,54 @@ def tune(
     print_search(search)
 
 
-@app.command()
-def report(
-    run: Annotated[str | None, typer.Argument(help="A study's name or folder; default: the newest study.")] = None,
-) -> None:
-    """Writes the report of a study, one HTML file.
-
-    `compare` writes it, too; this one reads the finished runs again.
-    """
-    from ovo_clinic import verbs
-
-    out.print(str(verbs.write_report(run)), soft_wrap=True)
-
-
 @app.command("evaluate-challenge")
 def evaluate_challenge(
     forecasts: Annotated[Path, typer.Argument(metavar="FILE", help="A submission (csv), or the folder of a run.")],
     truth: Annotated[Path | None, typer.Option("--truth", help="A D4 file: RID, date, diagnosis.")] = None,
+@app.command()
+def predict(
+    run: Annotated[str, typer.Argument(help="Folder or id of a run, or an MLflow model (runs:/..., models:/...).")],
+    more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    raw: Annotated[
+        list[str] | None,
+        typer.Option("--raw", metavar="DIR | SOURCE=DIR...", help="New raw files; labels need not be known."),
+    ] = None,
+    file: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="A new .csv or .parquet file.")] = None,
+    config: Annotated[str | None, typer.Option(help="Config of a private data set, beside its spec.")] = None,
+    tracking_uri: Uri = None,
+    allow_remote_tracking: Remote = False,
+) -> None:
+    """Applies a trained model to new raw data."""
+    from ovo_clinic import predict as predicting
+
+    given = words(more, raw)
+    if given.raw is None or given.overrides:
+        raise UserError("predict: needs --raw DIR, the folder of the new raw files; settings are the model's own")
+    print_predictions(
+        predicting.predict(
+            run,
+            given.raw,
+            file,
+            config=config,
+            tracking_uri=tracking_uri,
+            allow_remote_tracking=allow_remote_tracking,
+        )
+    )
+
+
+@app.command()
+def ui(
+    port: Annotated[int, typer.Option(min=1, max=65535, help="On this machine only.")] = 5000,
+    tracking_uri: Uri = None,
+) -> None:
+    """Opens MLflow on the local store."""
+    from ovo_clinic import tracking
+
+    uri = tracking.tracking_uri(tracking_uri, allow_remote=False)
+    out.print(f"http://127.0.0.1:{port} shows {tracking.without_credentials(uri)}; Ctrl-C ends it", soft_wrap=True)
+    raise typer.Exit(tracking.serve(uri, port))
+
+
     submission: Annotated[Path | None, typer.Option("--submission", help="Where a run's forecasts go (csv).")] = None,
 ) -> None:
     """Scores forecasts as the TADPOLE challenge does."""
@@ -403,8 +439,13 @@ def _entries(kind: str) -> Iterator[tuple[str, str]]:
             found = experiment.load(name)
             yield name, spec.load(found.dataset, found.folder)[0].task(found.task).title
     else:
-        registered = {"fusion": registry.FUSION, "attention": registry.ATTENTION, "encoders": registry.ENCODERS}[kind]
-        yield from registered.catalogue().items()
+        registered = {
+            "fusion": registry.FUSION,
+            "attention": registry.ATTENTION,
+            "encoders": registry.ENCODERS,
+            "baselines": registry.BASELINES,
+        }
+        yield from registered[kind].catalogue().items()
 
 
 def _prepared(given: Words, task: str, memory: int | None = None) -> "Prepared":

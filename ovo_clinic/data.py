@@ -247,8 +247,9 @@ class DataModule(lightning.LightningDataModule):
                 raise UserError(f"split: the {name} part of task '{prepared.manifest['task']}' has no labelled unit")
         names = prepared.chosen(modalities)
         self._arrays = {name: arrays[name] if arrays is not None else prepared.array(name) for name in names}
-        train = self.split_rows["train"]
-        self.scalings = dict(scalings or {name: preprocessing.fit(self._arrays[name], train) for name in names})
+        if scalings is None:
+            scalings = {name: preprocessing.fit(self._arrays[name], self.split_rows["train"]) for name in names}
+        self.scalings = dict(scalings)
         self.dataset = self._open()
 
     def _open(self) -> ClinicalDataset:

@@ -173,7 +173,7 @@ def _build(request: DataRequest, raw_folder: raw.RawFolder, files: list[Any], pa
 
 def _write(request: DataRequest, raw_folder: raw.RawFolder, folder: Path) -> dict[str, Any]:
     """Writes all files but the manifest; returns what stands in it."""
-    result = _run_pipeline(request, raw_folder)
+    result = run_pipeline(request, raw_folder)
     cohort = checks.checked_cohort(result, request)
     split = _split(cohort, request)
     parts = [part for part in (*splitting.SPLITS, split_lists.UNLISTED) if part in splitting.SPLITS or part in split]
@@ -230,8 +230,12 @@ def _described(step: tables.Step) -> dict[str, Any]:
     return {name: value for name, value in asdict(step).items() if name != "classes" or value is not None}
 
 
-def _run_pipeline(request: DataRequest, raw_folder: raw.RawFolder) -> tables.Tables:
-    """The tables of the pipeline; a private one's mistakes are its author's, who gets the line in question."""
+def run_pipeline(request: DataRequest, raw_folder: raw.RawFolder) -> tables.Tables:
+    """The tables of the pipeline; a private one's mistakes are its author's, who gets the line in question.
+
+    Raises:
+        UserError: anything wrong with the raw files, or a mistake in a private pipeline.
+    """
     function = spec.pipeline_function(request.spec, request.task_name, request.spec_path)
     options = registry.arguments(function, request.options, "data")
     path = resources.find("pipelines", request.spec.pipeline, request.spec_path.parent)

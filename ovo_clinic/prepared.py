@@ -77,7 +77,8 @@ class Prepared:
 
     def _is_empty(self, name: str) -> bool:
         entry = self.manifest["modalities"][name]
-        return not (entry["present"]["train"] if entry["kind"] in ("image", "text") else entry["columns"])
+        # New data have no training part, and the columns that were found in training.
+        return entry["present"].get("train") == 0 if entry["kind"] in ("image", "text") else not entry["columns"]
 
     def rows(self, split: str) -> npt.NDArray[np.int64]:
         """Rows of one split whose label is known, ascending."""

@@ -29,6 +29,10 @@ class RawFolder:
         tables: what the files hold, by the name the pipeline uses.
         memory: bytes that a pipeline should keep within; default: a third of the machine's.
 
+    Attributes:
+        memory: as given, or the default.
+        unlabelled: whether units whose label is not known are wanted too (for prediction).
+
     Raises:
         UserError: a folder, file or column is missing; a file is empty, has no rows, is no CSV or another table.
     """
@@ -38,12 +42,19 @@ class RawFolder:
         self._folders = raw_folders.locate(folders, tables)
         self._files = {name: self._open(name) for name in tables}
         self._working: Path | None = None
+        self.unlabelled = False
         self.memory = memory or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 3
 
     def working_in(self, folder: Path) -> "RawFolder":
         """The same raw files, with a folder for a pipeline's unfinished work."""
         changed = copy.copy(self)
         changed._working = folder
+        return changed
+
+    def for_prediction(self) -> "RawFolder":
+        """The same raw files, for a pipeline that should keep units whose label is not known yet."""
+        changed = copy.copy(self)
+        changed.unlabelled = True
         return changed
 
     @property

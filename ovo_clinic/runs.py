@@ -13,7 +13,7 @@ Result = dict[str, Any]
 """Content of `result.json`: settings, history, metrics, costs, digests, versions."""
 
 _RESULT = "result.json"
-_TASK_FIELDS = ("dataset", "task", "title", "kind", "classes", "leaky", "options", "split")
+_TASK_FIELDS = ("dataset", "task", "title", "kind", "target", "classes", "groups", "leaky", "options", "split")
 
 
 def lower_is_better(metric: str) -> bool:

@@ -41,11 +41,13 @@ class Vocabulary:
         share: the least share of units that must have the code.
         of: `units` = all training units; `present` = training units that have a row in this table.
         strictly_more: keep when count > floor(share * total) (the OvO notebooks' rule), not count >= share * total.
+        fixed: keep exactly these, in this order, whatever is counted: a trained model's.
     """
 
     share: float
     of: Literal["units", "present"] = "units"
     strictly_more: bool = False
+    fixed: tuple[str, ...] | None = None
 
     def least(self, total: int) -> int:
         """The least count that is kept; exact in decimal, as 0.07 * 100 is above 7 in binary."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ovo_clinic.challenge import Score
     from ovo_clinic.costs import CostTables
     from ovo_clinic.folds import FoldTables
+    from ovo_clinic.predict import Predictions
     from ovo_clinic.prepared import Prepared
     from ovo_clinic.verbs import Run, Search, Study
 
@@ -68,6 +69,18 @@ def print_attrition(prepared: "Prepared") -> None:
         out.print(f"  {step['units']:>9,} units, {step['patients']:>9,} patients{labels}: {step['rule']}")
 
 
+def print_predictions(predictions: "Predictions") -> None:
+    """Prints what was predicted, in numbers that concern nobody alone, and where the rows lie."""
+    if predictions.leaky:
+        out.print(f"LEAKY TASK: {predictions.leaky}", style="bold red")
+    for rule, units in predictions.attrition.items():
+        out.print(f"  {units:>9,} units: {rule}")
+    frame = predictions.frame
+    incomplete = int((frame["missing_modalities"] != "").sum())
+    out.print(f"{frame.height:,} units, {incomplete:,} of them without some modality; model {frame['model'][0][:12]}")
+    out.print(f"{predictions.file}: patient-level rows, keep them where the raw data may lie", soft_wrap=True)
+
+
 def print_study(study: "Study") -> None:
     """Prints a comparison: scores, tests, where everything lies."""
     from ovo_clinic import report
@@ -87,7 +100,6 @@ def print_study(study: "Study") -> None:
     out.print(f"Tables (csv, LaTeX) and figures: {study.comparison.folder}")
     for path in study.figures.values():
         out.print(f"  {path.name}")
-    out.print(f"Report: {study.report}", soft_wrap=True)
     print_mlflow(study.tracking_uri)
     if study.beside is not None:
         task_spec = study.comparison.prepared.manifest

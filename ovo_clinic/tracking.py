@@ -1,14 +1,17 @@
 """Every MLflow call of the project.
 
 Layout in the store: one experiment per task; in it one run per fusion head with the summary over seeds, so that the UI
-compares heads; the seeds as its child runs; and one `study` run with table, figures and attrition. All carry the tag
-`study`. Only aggregates are stored: no unit, no patient, no prediction.
+compares heads; the seeds as its child runs; and one `study` run with table, figures, attrition and the machine's load
+meanwhile. All carry the tag `study`. The best network by validation is kept as an MLflow model of its seed's run. Only
+aggregates are stored: no unit, no patient, no prediction.
 """
 
 import json
 import logging
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +22,7 @@ import pandas as pd
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, ViewType
 
-from ovo_clinic import resources
+from ovo_clinic import resources, tracked
 from ovo_clinic.errors import UserError
 from ovo_clinic.report import ComparisonTable
 from ovo_clinic.runs import Result
@@ -52,7 +55,7 @@ def permitted(uri: str, allow_remote: bool, option: str) -> str:
     """
     if not allow_remote and not _is_local(uri):
         raise UserError(
-            f"{option}: {_without_credentials(uri)} may be another machine; only aggregates are sent, but add "
+            f"{option}: {without_credentials(uri)} may be another machine; only aggregates are sent, but add "
             "--allow-remote-tracking if that is meant"
         )
     return uri
@@ -67,9 +70,29 @@ def _is_local(uri: str) -> bool:
     return parts.hostname in ("localhost", "127.0.0.1", "::1") and "host" not in parts.query
 
 
-def _without_credentials(uri: str) -> str:
+def without_credentials(uri: str) -> str:
+    """The address of a store without a user's name and password."""
     parts = urlparse(uri)
     return uri.replace(parts.netloc, parts.netloc.rpartition("@")[2], 1) if "@" in parts.netloc else uri
+
+
+def serve(uri: str, port: int) -> int:
+    """Runs MLflow's own pages of a store on this machine until they are interrupted; returns the exit code.
+
+    Args:
+        uri: from `tracking_uri`.
+        port: of the loopback interface.
+
+    Raises:
+        UserError: the store is a server, which has pages of its own.
+    """
+    if urlparse(uri).scheme in ("http", "https"):
+        raise UserError(f"--tracking-uri: {without_credentials(uri)} is a server; open it in a browser")
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    # Not in the command line, which others on the machine can read: an address may hold a password.
+    environment = {**os.environ, "MLFLOW_BACKEND_STORE_URI": uri}
+    artifacts = (resources.home() / "mlflow_artifacts").as_uri()
+    return subprocess.call([*command, "--default-artifact-root", artifacts], env=environment)
 
 
 class Store:
@@ -86,7 +109,7 @@ class Store:
     """
 
     def __init__(self, uri: str) -> None:
-        self.uri = _without_credentials(uri)
+        self.uri, self._address = without_credentials(uri), uri
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)  # the store announces every table it makes
         server = urlparse(uri)
@@ -103,21 +126,41 @@ class Store:
             raise UserError(f"--tracking-uri: {self.uri} cannot be opened: {reason[:300]}") from None
 
     def log_comparison(
-        self, comparison: Comparison, table: ComparisonTable, figures: Mapping[str, Path], config: Mapping[str, Any]
+        self,
+        comparison: Comparison,
+        table: ComparisonTable,
+        figures: Mapping[str, Path],
+        config: Mapping[str, Any],
+        *,
+        load: Sequence[Metric] = (),
+        register: str | None = None,
     ) -> str:
-        """Logs a study in place of an earlier log of the same runs; returns the id of its `study` run."""
+        """Logs a study in place of an earlier log of the same runs; returns the id of its `study` run.
+
+        Args:
+            comparison: finished runs.
+            table: their numbers.
+            figures: name -> PNG.
+            config: settings of the study.
+            load: of the machine meanwhile, see `tracked.machine_load`.
+            register: name in the model registry that the best model becomes a new version of.
+        """
         experiment = self._experiment(comparison.prepared.manifest["task"])
         earlier = self._tagged(experiment, "study", comparison.name)
-        tags = {"study": comparison.name, **_task_tags(comparison.prepared.manifest)}
+        versions = next(iter(comparison.results.values()))[0]["versions"]
+        tags = {"study": comparison.name, **_task_tags(comparison.prepared.manifest), **_version_tags(versions)}
         study = self._start(experiment, comparison.name, {**tags, "kind": "study"})
-        for arm in comparison.arms:
-            self._log_arm(experiment, arm.label, arm.kind, comparison, table, tags)
-        self._log(study, params=_study_params(comparison, config), metrics=_p_value_metrics(table))
-        for pattern, place in {"*.csv": "tables", "*.tex": "tables", "*.html": None}.items():
-            for path in comparison.folder.glob(pattern):
-                self._client.log_artifact(study, str(path), place)
-        for path in figures.values():
-            self._client.log_artifact(study, str(path), "figures")
+        children = {
+            arm.label: self._log_arm(experiment, arm.label, arm.kind, comparison, table, tags)
+            for arm in comparison.arms
+        }
+        self._log(study, params=_study_params(comparison, config), metrics=[*_p_value_metrics(table), *load])
+        self._client.log_inputs(study, [tracked.dataset(comparison.prepared.manifest)])
+        if (best := tracked.best_run(comparison)) is not None:
+            label, seed = best
+            tracked.log_model(self._client, children[label][seed], comparison.run_folders[label][seed], register)
+        for path in [*comparison.folder.glob("*.csv"), *comparison.folder.glob("*.tex"), *figures.values()]:
+            self._client.log_artifact(study, str(path), "tables" if path.suffix != ".png" else "figures")
         self._client.log_dict(study, dict(config), "config.json")
         self._client.log_dict(study, {"attrition": comparison.prepared.manifest["attrition"]}, "attrition.json")
         self._client.set_terminated(study)
@@ -134,7 +177,7 @@ class Store:
         """
         experiment = self._experiment(result["task"]["task"])
         earlier = self._tagged(experiment, "run", key)
-        tags = {"kind": "train", "run": key, **_task_tags(result["task"])}
+        tags = {"kind": "train", "run": key, **_task_tags(result["task"]), **_version_tags(result["versions"])}
         run = self._log_result(experiment, name, result, tags)
         self._delete(earlier)
         return run
@@ -165,11 +208,16 @@ class Store:
             self._client.set_terminated(run)
         self._delete(earlier)
 
+    def download_model(self, name: str, out: Path) -> Path:
+        """The folder of an MLflow model, see `tracked.download`."""
+        return tracked.download(self._client, self._address, name, out)
+
     def _tagged(self, experiment: str, tag: str, value: str) -> list[Run]:
         return list(self._client.search_runs([experiment], f"tags.{tag} = '{value}'", ViewType.ACTIVE_ONLY, 5000))
 
     def _delete(self, runs: Sequence[Run]) -> None:
         for run in runs:
+            tracked.delete_model(self._client, run.info.run_id, run.data.tags.get("model", ""))
             self._client.delete_run(run.info.run_id)
 
     def _experiment(self, name: str) -> str:
@@ -194,8 +242,8 @@ class Store:
         comparison: Comparison,
         table: ComparisonTable,
         tags: Mapping[str, str],
-    ) -> None:
-        """The run of a head with its summary over seeds, and its seeds as child runs."""
+    ) -> list[str]:
+        """The run of a head with its summary over seeds, and its seeds as child runs; returns the ids of these."""
         results = comparison.results[label]
         run = self._start(experiment, label, {**tags, "kind": kind})
         row = table.rows[table.rows["model"] == label].iloc[0].to_dict()
@@ -205,15 +253,15 @@ class Store:
             summary |= {f"{line['metric']}_{name}": value for name, value in _test_values(line).items()}
         params = {key: value for key, value in _run_params(results[0]).items() if key not in ("seed", "digest.config")}
         self._log(run, params=params, metrics=[_metric(name, value) for name, value in summary.items()])
-        for result in results:
-            child = {**tags, "kind": "seed", "mlflow.parentRunId": run}
-            self._log_result(experiment, f"{label} seed {result['seed']}", result, child)
+        child = {**tags, "kind": "seed", "mlflow.parentRunId": run}
+        children = [self._log_result(experiment, f"{label} seed {result['seed']}", result, child) for result in results]
         self._client.set_terminated(run)
 
     def _log_result(self, experiment: str, name: str, result: Result, tags: Mapping[str, str]) -> str:
         run = self._start(experiment, name, tags)
         metrics = [
             _metric(key, value, step=int(epoch["epoch"]))
+        return children
             for epoch in result["history"]
             for key, value in epoch.items()
             if key != "epoch"
@@ -231,6 +279,7 @@ class Store:
         """Logs in batches: one call per value costs 5 ms each."""
         entries = [Param(key, str(value)[:_PARAM_LENGTH]) for key, value in params.items()]
         for start in range(0, len(entries), _BATCH):
+        self._client.log_inputs(run, [tracked.dataset({**result, **result["task"], "key": result["digests"]["data"]})])
             self._client.log_batch(run, params=entries[start : start + _BATCH])
         finite = [metric for metric in metrics if metric.value == metric.value]
         for start in range(0, len(finite), _METRIC_BATCH):
@@ -253,6 +302,10 @@ def _run_params(result: Result) -> dict[str, Any]:
     # The data options and the split with all their defaults, not only as far as the config names them.
     config = {**result["config"], "data": result["task"]["options"], "split": result["task"]["split"]}
     return {**_flat(config), **digests, **versions, **commit}
+def _version_tags(versions: Mapping[str, str]) -> dict[str, str]:
+    return {f"version.{name}": versions[name] for name in ("ovo-clinic", "python", "torch")}
+
+
 
 
 def _study_params(comparison: Comparison, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,19 +1,21 @@
 """A finished run, ready to predict: on its test units, on altered inputs, on new data."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from ovo_clinic import preprocessing, runs, training
-from ovo_clinic.data import DataModule, model_inputs
+from ovo_clinic.data import ClinicalDataset, DataModule, model_inputs
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepare import Prepared
+from ovo_clinic.splitting import SPLITS
 from ovo_clinic.study import Comparison
 from ovo_clinic.tasks import task_for
-from ovo_clinic.types import Batch
+from ovo_clinic.types import Batch, Task
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -31,13 +33,14 @@ class Trained:
     Args:
         folder: of the finished run.
         prepared: data of the same task, those it was trained on or new ones.
+        splits: the parts that `data` can load; none of new data, which have no labels.
 
     Attributes:
         result: of the run.
         data: the prepared data as the model takes them.
     """
 
-    def __init__(self, folder: Path, prepared: Prepared) -> None:
+    def __init__(self, folder: Path, prepared: Prepared, splits: Sequence[str] = SPLITS) -> None:
         self.result = runs.read_result(folder)
         settings = Experiment.model_validate(self.result["config"])
         self.data = DataModule(
@@ -47,11 +50,11 @@ class Trained:
             seed=settings.seed,
             scalings=preprocessing.load(folder / "preprocessing.json"),
             arrays=model_inputs(prepared, prepared.chosen(settings.modalities), settings.model),
+            splits=splits,
         )
         self.model = training.load_model(folder)
         self.task = task_for(prepared.task)
 
-    @torch.no_grad()
     def probabilities(self, rows: Rows, alter: Alteration = unaltered) -> Floats:
         """(N,) or (N,K) for cohort rows (N,), in their order.
 
@@ -61,11 +64,16 @@ class Trained:
         """
         # A head that lets units of a batch see each other is read in the batches it was trained in.
         size = self.data.evaluation_batch(exact=self.result["unsafe"] is not None)
-        parts = [
-            self.task.predict(self.model(alter(self.data.dataset[rows[start : start + size]])))
-            for start in range(0, len(rows), size)
-        ]
-        return torch.cat(parts).numpy().astype(np.float64)
+        return predicted(self.model, self.task, self.data.dataset, rows, size, alter)
+
+
+@torch.no_grad()
+def predicted(
+    model: nn.Module, task: Task, dataset: ClinicalDataset, rows: Rows, size: int, alter: Alteration = unaltered
+) -> Floats:
+    """Probabilities of a model in evaluation mode, (N,) or (N,K), for rows (N,) taken `size` at a time."""
+    batches = (alter(dataset[rows[start : start + size]]) for start in range(0, len(rows), size))
+    return torch.cat([task.predict(model(batch)) for batch in batches]).numpy().astype(np.float64)
 
 
 def altered(

@@ -1,8 +1,8 @@
 """Trains one model and evaluates it on whole splits: the Lightning module, the trainer and the run's folder.
 
-A run folder holds `config.yaml`, `preprocessing.json`, `model.safetensors` (the best epoch's weights), `result.json`
-and `predictions.parquet` (patient-level: readable by its owner only, never uploaded). A folder with `result.json` is
-finished; one with a checkpoint resumes at the epoch it had reached.
+A run folder holds `config.yaml`, `preprocessing.json`, `inputs.json` (see `drift`), `model.safetensors` (the best
+epoch's weights), `result.json` and `predictions.parquet` (patient-level: readable by its owner only, never uploaded). A
+folder with `result.json` is finished; one with a checkpoint resumes at the epoch it had reached.
 """
 
 import logging
@@ -25,7 +25,7 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ovo_clinic import condition, flops, preprocessing, runs
+from ovo_clinic import condition, drift, flops, preprocessing, runs
 from ovo_clinic.data import DataModule, model_inputs
 from ovo_clinic.errors import UserError
 from ovo_clinic.evaluation import checked_task, evaluate
@@ -251,12 +251,14 @@ class _Trained:
         result: content of `result.json`.
         model: with the best epoch's weights.
         scalings: fitted on the training rows.
+        profiles: of the same rows.
         predictions: on the splits held out.
     """
 
     result: Result
     model: FusionModel
     scalings: Mapping[str, preprocessing.Scaling]
+    profiles: Mapping[str, drift.Profile]
     predictions: pl.DataFrame
 
 
@@ -302,7 +304,8 @@ def _train(
         "costs": flops.model_costs(model, data.dataset[data.split_rows["train"][: flops.REFERENCE_BATCH]]),
         "seconds": time.perf_counter() - started,
     }
-    return _Trained(result, model, data.scalings, predictions)
+    profiles = drift.profiles(prepared, list(data.scalings), data.split_rows["train"])
+    return _Trained(result, model, data.scalings, profiles, predictions)
 
 
 def load_model(folder: Path) -> FusionModel:
@@ -401,6 +404,7 @@ def _write(folder: Path, experiment: Experiment, trained: _Trained) -> None:
     """Writes everything but `result.json`, which marks the run as finished."""
     (folder / "config.yaml").write_text(yaml.safe_dump(experiment.resolved(), sort_keys=False), encoding="utf-8")
     preprocessing.save(trained.scalings, folder / "preprocessing.json")
+    drift.save(trained.profiles, folder / "inputs.json")
     weights = {name: value.contiguous() for name, value in trained.model.state_dict().items()}
     save_file(weights, folder / "model.safetensors")
     trained.predictions.write_parquet(folder / "predictions.parquet")

@@ -24,15 +24,14 @@ from ovo_clinic import (
     resources,
     runs,
     scheduling,
-    studies,
     study,
+    tracked,
     tracking,
 )
 from ovo_clinic import folds as crossing
 from ovo_clinic import importance as importances
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
-from ovo_clinic.html import material, page
 from ovo_clinic.prepare import Prepared, prepare_task
 from ovo_clinic.raw_folders import Given
 from ovo_clinic.report import ComparisonTable
@@ -53,7 +52,6 @@ class Study:
         table: its numbers.
         figures: name -> PNG.
         tracking_uri: where MLflow holds it.
-        report: the study report (HTML).
         modality_tables: where they were asked for, `missingness` (of `missingness.sweep`) and `importance` (of
             `importance.table`).
         folds: of the cross-validation, where one was asked for.
@@ -64,7 +62,6 @@ class Study:
     table: ComparisonTable
     figures: Mapping[str, Path]
     tracking_uri: str
-    report: Path
     modality_tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     folds: crossing.FoldTables | None = None
     beside: "Study | None" = None
@@ -103,6 +100,7 @@ def compare(
     importance: bool | None = None,
     folds: int | None = None,
     beside: bool = True,
+    register: str | None = None,
     workers: int | None = None,
     cluster: str | None = None,
     gpus: float | None = None,
@@ -125,6 +123,7 @@ def compare(
         importance: also measure what each modality is worth (default: the config's).
         folds: also cross-validate by patient with so many folds, each prepared by itself (default: the config's).
         beside: also under the other options that the task's spec says should be seen beside its own.
+        register: name in MLflow's model registry that the best network by validation becomes a new version of.
         workers: parallel processes (default: one per core).
         cluster: address of a Ray cluster, or `auto`, that computes the runs instead.
         gpus: of each run there; 0.25 = four runs share one (default: none).
@@ -149,7 +148,7 @@ def compare(
     store = tracking.Store(tracking.tracking_uri(tracking_uri, allow_remote_tracking))
     scheduler = _scheduler(workers, cluster, gpus)
     prepare = partial(prepare_task, raw_folder=raw)
-    found = _study(experiment, prepare, store, scheduler, on_progress)
+    found = _study(experiment, prepare, store, scheduler, on_progress, register)
     other = _other_options(experiment) if beside else None
     if other is None:
         return found
@@ -186,6 +185,7 @@ def _study(
     store: tracking.Store,
     scheduler: scheduling.Scheduler,
     on_progress: Progress,
+    register: str | None = None,
 ) -> Study:
     settings = experiment.compare
     prepared = prepare(experiment)
@@ -194,7 +194,8 @@ def _study(
     compared = partial(study.compare, fusion=settings.fusion, scheduler=scheduler, on_progress=on_progress)
     trained = partial(compared, prepared=prepared, seeds=settings.seeds)
     all_rows = {"unimodal": settings.unimodal}
-    comparison = trained(experiment, **all_rows)
+    with tracked.machine_load() as load:
+        comparison = trained(experiment, **all_rows)
     table = report.comparison_table(comparison)
     report.save(comparison, table)
     crossed = None
@@ -205,34 +206,10 @@ def _study(
     for name, values in found.items():
         values.to_csv(comparison.folder / f"{name}.csv", index=False)
     drawn = figures.draw_comparison(comparison, table) | modality_figures.draw(comparison, found)
-    studies.write(comparison)
-    written = _write_report(comparison, table)
     config = {**experiment.resolved(), "compare": experiment.compare.model_dump(mode="json", exclude={"tuned"})}
     config["tuned"] = comparison.tuned.model_dump(mode="json") if comparison.tuned else None
-    store.log_comparison(comparison, table, drawn, config)
-    return Study(comparison, table, drawn, store.uri, written, found, crossed)
-
-
-def _write_report(comparison: Comparison, table: ComparisonTable) -> Path:
-    """The study report, and its tables as csv, in the study's folder."""
-    found = material.gather(comparison, table)
-    material.save(found)
-    return page.write(found)
-
-
-def write_report(name: str | None = None) -> Path:
-    """Writes the report of a finished study anew, from its runs; returns the HTML file.
-
-    Args:
-        name: of a study, or its folder (default: the newest study).
-
-    Raises:
-        UserError: no such study, or its data or runs were removed.
-    """
-    comparison = studies.read(studies.find(name))
-    table = report.comparison_table(comparison)
-    report.save(comparison, table)
-    return _write_report(comparison, table)
+    store.log_comparison(comparison, table, drawn, config, load=load, register=register)
+    return Study(comparison, table, drawn, store.uri, found, crossed)
 
 
 def _modality_tables(

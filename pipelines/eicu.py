@@ -74,7 +74,7 @@ def tables(
         )
     window, status = Window(-60 * lookback_hours, 60 * prediction_hours), STATUS[label]
     patient, positive = _patient(raw), col(status) == "Expired"
-    cohort, attrition = events.select(patient, _rules(window.end, gap_hours, status), PERSON, positive)
+    cohort, attrition = events.select(patient, _rules(raw, window.end, gap_hours, status), PERSON, positive)
     records, code_vocabulary = Records(raw, cohort.select(STAY), window), Vocabulary(code_share)
     ranges = check(Settings, spec.settings, "settings").lab_ranges
     modalities, notes = _build(
@@ -178,12 +178,22 @@ def _is_first_stay() -> pl.Expr:
     return col(STAY) == first.over(HOSPITAL_STAY)
 
 
-def _rules(end: float, gap_hours: float, status: str) -> list[Rule]:
+_PERSON_RULES: list[Rule] = [
+    ("unit stay", pl.lit(True)),
+    ("first unit stay of the hospital stay", _is_first_stay()),
+    (f"aged {_ADULT_YEARS} or more", col("years") >= _ADULT_YEARS),
+]
+
+
+def _rules(raw: RawFolder, end: float, gap_hours: float, status: str) -> list[Rule]:
     future = " (selects on the future)" if gap_hours else ""
+    if raw.unlabelled:  # a patient who is still there has no discharge yet
+        return [
+            *_PERSON_RULES,
+            (f"in the unit at {end / 60:g} h", (col("unitdischargeoffset") >= end).fill_null(True)),
+        ]
     rules = [
-        ("unit stay", pl.lit(True)),
-        ("first unit stay of the hospital stay", _is_first_stay()),
-        (f"aged {_ADULT_YEARS} or more", col("years") >= _ADULT_YEARS),
+        *_PERSON_RULES,
         (f"in the unit at {end / 60 + gap_hours:g} h{future}", col("unitdischargeoffset") >= end + 60 * gap_hours),
         (f"{status} known", _is_known(status)),
     ]

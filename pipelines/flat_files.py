@@ -136,8 +136,9 @@ def _cohort(raw: RawFolder, cohort: Cohort) -> tuple[pl.DataFrame, list[Step]]:
     for name in cohort.require:
         frame = frame.filter(pl.col(name).is_not_null())
         steps.append(_step(f"{name} is filled", frame, cohort))
-    frame = frame.filter(pl.any_horizontal(pl.col(cohort.labels).is_not_null()))
-    steps.append(_step("a label is known", frame, cohort))
+    if not raw.unlabelled:
+        frame = frame.filter(pl.any_horizontal(pl.col(cohort.labels).is_not_null()))
+        steps.append(_step("a label is known", frame, cohort))
     return frame.select(*dict.fromkeys(["unit_id", "patient_id", *cohort.labels, *cohort.columns])), steps
 
 

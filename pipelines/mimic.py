@@ -80,7 +80,9 @@ def tables(
     Raises:
         UserError: a wrong option, or a mistake in the raw files.
     """
-    rules = mimic_cohort.clean_rules(same_unit=same_unit, count_after_unit_filter=count_after_unit_filter)
+    rules = mimic_cohort.clean_rules(
+        same_unit=same_unit, count_after_unit_filter=count_after_unit_filter, unlabelled=raw.unlabelled
+    )
     cohort, attrition = events.select(mimic_cohort.read_stays(raw), rules, mimic_cohort.PERSON)
     form = mimic_series.Clean(mimic_channels.Channels.of(spec, medfuse=False), layout, intubated == "missing")
     series = mimic_series.series(raw, _windows(raw, cohort, _stay_seconds(), _stay_hours()), form, timestep_hours)
@@ -173,7 +175,8 @@ def mortality_tables(
     Raises:
         UserError: a wrong option, or a mistake in the raw files.
     """
-    rules, positive = mimic_cohort.mortality_rules(prediction_hours), col("hospital_expire_flag") == 1
+    rules = mimic_cohort.mortality_rules(prediction_hours, raw.unlabelled)
+    positive = col("hospital_expire_flag") == 1
     cohort, attrition = events.select(mimic_cohort.read_stays(raw), rules, mimic_cohort.PERSON, positive)
     form = mimic_series.Clean(mimic_channels.Channels.of(spec, medfuse=False), layout)
     last = pl.lit(math.ceil(prediction_hours * 3600) - 1)  # the last whole second before the prediction

@@ -46,8 +46,8 @@ def read_stays(raw: RawFolder) -> pl.DataFrame:
     ).sort("stay_id")
 
 
-def clean_rules(*, same_unit: bool, count_after_unit_filter: bool) -> list[Rule]:
-    """The corrected form."""
+def clean_rules(*, same_unit: bool, count_after_unit_filter: bool, unlabelled: bool) -> list[Rule]:
+    """The corrected form; where `unlabelled`, diagnoses need not be coded yet."""
     one = ("the only ICU stay of its admission", col("stays") == 1)
     same = ("in one unit from admission to discharge", col("first_careunit") == col("last_careunit"))
     if not same_unit:
@@ -61,7 +61,7 @@ def clean_rules(*, same_unit: bool, count_after_unit_filter: bool) -> list[Rule]
         *order,
         _found(),
         (f"aged {_ADULT_YEARS} or more", col("years") >= _ADULT_YEARS),
-        _coded(),
+        *([] if unlabelled else [_coded()]),
         _timed(),
     ]
 
@@ -79,18 +79,21 @@ def replica_rules() -> list[Rule]:
     ]
 
 
-def mortality_rules(prediction_hours: float) -> list[Rule]:
-    """One stay an admission, its first, so that no later stay of the patient decides who is in."""
+def mortality_rules(prediction_hours: float, unlabelled: bool) -> list[Rule]:
+    """One stay an admission, its first, so that no later stay of the patient decides who is in.
+
+    Where `unlabelled`, the stay need not have ended: a patient without a time of leaving is there.
+    """
     prediction = col("intime") + pl.duration(seconds=round(prediction_hours * 3600))
     return [
         ("ICU stay", pl.lit(True)),
         ("first ICU stay of the admission", col("first")),
         _found(),
         (f"aged {_ADULT_YEARS} or more", col("years") >= _ADULT_YEARS),
-        _timed(),
-        (f"in the unit at {prediction_hours:g} h", col("outtime") >= prediction),
+        ("with the time of admission", col("intime").is_not_null()) if unlabelled else _timed(),
+        (f"in the unit at {prediction_hours:g} h", (col("outtime") >= prediction).fill_null(unlabelled)),
         (f"not dead before {prediction_hours:g} h", (col("deathtime") >= prediction) | col("deathtime").is_null()),
-        ("death in hospital known", col("hospital_expire_flag").is_in([0, 1])),
+        *([] if unlabelled else [("death in hospital known", col("hospital_expire_flag").is_in([0, 1]))]),
     ]
 
 

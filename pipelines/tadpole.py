@@ -93,7 +93,8 @@ def tables(
     visits, notes = _visits(text, raw)
     values, more = _values(text, spec, columns, mri_quality, censor_columns)
     visits = _with_sources(_chronological(visits), values, carry_forward_days).with_columns(diagnosis="current")
-    last = [("current diagnosis known", col("diagnosis").is_not_null()), _LATEST]
+    known = ("current diagnosis known", col("diagnosis").is_not_null())
+    last = [_LATEST] if raw.unlabelled else [known, _LATEST]
     rules = [*_DATED, *([] if allow_missing_modalities else _complete(values))]
     cohort, steps = _select(visits, rules + (last if unknown_diagnosis == "earlier_visit" else last[::-1]))
     notes |= more

@@ -1,1 +1,0 @@
-"""The study report: one self-contained HTML file of aggregates."""

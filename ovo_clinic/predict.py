@@ -1,0 +1,210 @@
+"""A trained model on new raw data: probabilities of every unit, with what was missing and which model said so."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from ovo_clinic import drift, raw_folders, resources, runs
+from ovo_clinic.errors import UserError
+from ovo_clinic.experiment import DataRequest, Experiment
+from ovo_clinic.new_data import prepare_new
+from ovo_clinic.prepared import Prepared
+from ovo_clinic.raw_folders import Given
+
+MODEL_FILES = ("result.json", "model.safetensors", "preprocessing.json", "inputs.json")
+"""What of a run's folder makes a model: aggregates and weights, no rows."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says of new data.
+
+    Attributes:
+        frame: unit_id, patient_id, `probability_<class or label>`, prediction_hours (after the index time; null where
+            the task has none), missing_modalities (names, `;` between them) and model; one row a unit.
+        file: where it was written (mode 0600).
+        attrition: rule -> units left of the new data.
+        leaky: why the task's features know the outcome, where they do.
+    """
+
+    frame: pl.DataFrame
+    file: Path
+    attrition: Mapping[str, int]
+    leaky: str | None
+
+
+def predict(
+    model: str | Path,
+    raw: Given,
+    out: Path | None = None,
+    *,
+    config: str | None = None,
+    tracking_uri: str | None = None,
+    allow_remote_tracking: bool = False,
+) -> Predictions:
+    """Applies a trained model to a new raw folder of the same data set; labels need not be known.
+
+    Args:
+        model: folder of a run, id of a run (local, or of MLflow), or an MLflow model: a folder, `runs:/...` or
+            `models:/...`.
+        raw: folder of the new raw files, or one for each source.
+        out: a new .csv or .parquet file (default: under OVO_CLINIC_HOME/predictions).
+        config: of a private data set, the config whose folder its spec lies in.
+        tracking_uri: MLflow store that a run id or a model's name is looked up in.
+        allow_remote_tracking: permit a store on another machine.
+
+    Raises:
+        UserError: no such model, anything wrong with the raw files, data whose columns, units or vocabulary are not
+            those of the training, saying how.
+    """
+    with tempfile.TemporaryDirectory(prefix="predict-", dir=resources.home()) as working:  # made with mode 0700
+        folder = _local(str(model)) or _fetched(str(model), Path(working), tracking_uri, allow_remote_tracking)
+        result = _checked(folder, str(model))
+        request = _request(result, config)
+        digest = model_hash(folder)
+        default = resources.home() / "predictions" / f"{request.task_name}-{digest[:12]}.csv"
+        file = _writable(out or default, replace=out is None)
+        data = Path(working) / "data"
+        data.mkdir()
+        trained = drift.load(folder / "inputs.json")
+        prepared = prepare_new(request, raw_folders.by_source(raw, request.spec.tables), trained, data)
+        frame = _frame(folder, prepared, request, digest, list(trained))
+        attrition = {step["rule"]: step["units"] for step in prepared.manifest["attrition"]}
+    _write(frame, file)
+    return Predictions(frame, file, attrition, result["task"]["leaky"])
+
+
+def _local(model: str) -> Path | None:
+    """The folder of a model that is named by it, or by the name of a run; None where there is none."""
+    found = [folder for folder in (Path(model), resources.home() / "runs" / model) if folder.is_dir()]
+    return _inside(found[0]) if found else None
+
+
+def _fetched(model: str, out: Path, tracking_uri: str | None, allow_remote_tracking: bool) -> Path:
+    """The folder of a model of the MLflow store."""
+    from ovo_clinic import tracking
+
+    store = tracking.Store(tracking.tracking_uri(tracking_uri, allow_remote_tracking))
+    return _inside(store.download_model(model, out))
+
+
+def _inside(folder: Path) -> Path:
+    """The folder itself, or where an MLflow model keeps the files of the run."""
+    return folder / "data" / "model" if (folder / "MLmodel").is_file() else folder
+
+
+def _checked(folder: Path, model: str) -> runs.Result:
+    """The result of the run that made the model.
+
+    Raises:
+        UserError: files are missing, or the head lets patients of one batch see each other.
+    """
+    lacking = [name for name in MODEL_FILES if not (folder / name).is_file()]
+    if lacking:
+        raise UserError(
+            f"{model}: holds no {', '.join(lacking)}; name the folder or id of a finished run of a network (a baseline "
+            "cannot be applied), or an MLflow model of ovo_clinic; runs of older versions are to be trained again"
+        )
+    result = runs.read_result(folder)
+    if result["unsafe"] is not None:
+        raise UserError(
+            f"{model}: its head is unsafe: {result['unsafe']}; a patient's prediction would depend on others"
+        )
+    return result
+
+
+def model_hash(folder: Path) -> str:
+    """sha256 of everything that decides what a model answers: settings, weights, scaling, columns."""
+    digest = hashlib.sha256(runs.read_result(folder)["digests"]["config"].encode())
+    for name in MODEL_FILES[1:]:
+        digest.update((folder / name).read_bytes())
+    return digest.hexdigest()
+
+
+def _request(result: Mapping[str, Any], config: str | None) -> DataRequest:
+    """What the model was trained on, of the spec as it is here."""
+    settings = Experiment.model_validate(result["config"])
+    if config is not None:
+        settings = settings.model_copy(update={"folder": resources.find("configs", config).parent})
+    elif settings.dataset.endswith(".yaml") and not (Path.cwd() / settings.dataset).is_file():
+        raise UserError(f"predict: the model's data set is private ({settings.dataset}); name its config with --config")
+    request = settings.data_request()
+    if request.spec.digest() != result["digests"]["spec"]:
+        version = result["versions"]["ovo-clinic"]
+        raise UserError(
+            f"{request.spec_path}: is not the data spec that the model was trained with (by ovo-clinic {version}); use "
+            "that one, or train again"
+        )
+    if not request.spec.raw:
+        raise UserError(f"predict: data set '{request.spec.name}' makes its own data; there is no raw folder to read")
+    return request
+
+
+def outcome_names(task: Mapping[str, Any]) -> list[str]:
+    """What each probability is of: the positive class, every class, or every label.
+
+    Args:
+        task: `task` of a run's result.
+    """
+    match task["kind"]:
+        case "binary":
+            return [(task["classes"] or ["negative", "positive"])[1]]
+        case "multiclass":
+            return list(task["classes"])
+        case _:
+            return list(task["target"])
+
+
+def _frame(
+    folder: Path, prepared: Prepared, request: DataRequest, digest: str, modalities: Sequence[str]
+) -> pl.DataFrame:
+    from ovo_clinic.trained import Trained
+
+    trained = Trained(folder, prepared, splits=())
+    rows = np.arange(prepared.cohort.height)
+    probabilities = trained.probabilities(rows).reshape(len(rows), -1)
+    present = np.stack([prepared.present(name) for name in modalities], axis=1)
+    missing = [";".join(np.array(modalities)[~row]) for row in present]
+    hours = request.options.get("prediction_hours")
+    names = outcome_names(trained.result["task"])
+    return prepared.cohort.select("unit_id", "patient_id").with_columns(
+        *(pl.Series(f"probability_{name}", probabilities[:, place]) for place, name in enumerate(names)),
+        pl.lit(hours, dtype=pl.Float64).alias("prediction_hours"),
+        pl.Series("missing_modalities", missing, dtype=pl.String),
+        pl.lit(digest).alias("model"),
+    )
+
+
+def _writable(file: Path, replace: bool) -> Path:
+    """The file, in a folder that exists.
+
+    Raises:
+        UserError: it is there already and may not be replaced, or is of another kind.
+    """
+    if file.suffix not in (".csv", ".parquet"):
+        raise UserError(f"--out: {file}: name a .csv or a .parquet file")
+    if file.exists() and not replace:
+        raise UserError(f"--out: {file} exists; name a new file")
+    if replace:
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+    elif not file.parent.is_dir():
+        raise UserError(f"--out: {file.parent} is no folder; make it first")
+    return file
+
+
+def _write(frame: pl.DataFrame, file: Path) -> None:
+    """Writes patient-level rows: readable by their owner only from the first byte, whole or not at all."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+        if file.suffix == ".csv":
+            frame.write_csv(stream)
+        else:
+            frame.write_parquet(stream)
+    temporary.replace(file)

@@ -1,0 +1,242 @@
+"""What an MLflow store keeps beside runs: the data by their digests, and trained models that load without this package.
+
+The one module beside `tracking` that knows MLflow. A model is files: no pickle.
+"""
+
+import itertools
+import json
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, Metric
+from mlflow.models import Model
+from packaging.requirements import Requirement
+
+from ovo_clinic import drift, resources, runs
+from ovo_clinic.errors import UserError
+from ovo_clinic.predict import MODEL_FILES, model_hash, outcome_names
+from ovo_clinic.study import Comparison
+
+_DIGEST_LENGTH = 36
+# MLflow's own progress bars, one for every file, would stand between ours.
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+_SAMPLING_SECONDS = 10.0
+_NOT_IN_NAMES = str.maketrans(dict.fromkeys("/:.%\"'", "_"))
+
+
+def dataset(described: Mapping[str, Any]) -> DatasetInput:
+    """The prepared data as MLflow shows them: digests, modalities and counts, no row.
+
+    Args:
+        described: `dataset`, `task`, `key` and `digests`; where known `modalities`, and `units` and `patients` by part.
+    """
+    modalities = described.get("modalities", [])
+    names = list(modalities) if isinstance(modalities, Mapping) else [entry["name"] for entry in modalities]
+    counts = {name: described[name] for name in ("units", "patients") if name in described}
+    source = {name: described["digests"][name] for name in ("spec", "split")} | {"key": described["key"]}
+    found = Dataset(
+        name=described["task"],
+        digest=described["key"][:_DIGEST_LENGTH],
+        source_type="ovo_clinic",
+        source=json.dumps({"dataset": described["dataset"], **source}),
+        schema=json.dumps({"mlflow_colspec": [{"name": name, "type": "tensor"} for name in names]}),
+        profile=json.dumps(counts),
+    )
+    return DatasetInput(found, [InputTag("mlflow.data.context", "train, validation, test")])
+
+
+@contextmanager
+def machine_load(seconds: float = _SAMPLING_SECONDS) -> Iterator[list[Metric]]:
+    """Samples the machine in the background: processor, memory, disk, network and GPUs, as MLflow names them.
+
+    Args:
+        seconds: between samples; there is one at the end too.
+
+    Yields:
+        The list that fills; complete once the block is left.
+    """
+    from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
+    from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
+    from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
+    from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
+
+    monitors: list[Any] = []
+    try:
+        monitors += [make() for make in (CPUMonitor, DiskMonitor, NetworkMonitor, GPUMonitor)]
+    except Exception:  # of NVIDIA's library, where there is no card or no driver
+        pass
+    samples: list[Metric] = []
+    over = threading.Event()
+
+    def watch() -> None:
+        for step in itertools.count():
+            last = over.wait(seconds)
+            now = int(time.time() * 1000)
+            for monitor in monitors:
+                monitor.collect_metrics()
+                values = monitor.aggregate_metrics()
+                samples.extend(Metric(f"system/{name}", value, now, step) for name, value in values.items())
+                monitor.clear_metrics()
+            if last:
+                return
+
+    thread = threading.Thread(target=watch, daemon=True, name="machine_load")
+    thread.start()
+    try:
+        yield samples
+    finally:
+        over.set()
+        thread.join()
+
+
+def best_run(comparison: Comparison) -> tuple[str, int] | None:
+    """(label, place among the seeds) of the network with the best validation metric; None where all are unsafe."""
+    found: list[tuple[float, str, int]] = []
+    for arm in comparison.arms:
+        for place, result in enumerate(comparison.results[arm.label]):
+            if arm.kind != "baseline" and result["unsafe"] is None:
+                score = result["metrics"]["validation"][result["monitor"]]
+                found.append((-score if runs.lower_is_better(result["monitor"]) else score, arm.label, place))
+    # The first of equals.
+    return max(found, key=lambda entry: entry[0])[1:] if found else None
+
+
+def log_model(client: MlflowClient, run: str, folder: Path, register: str | None = None) -> None:
+    """Keeps a run's network as an MLflow model; the tag `model` of the run says where, or why not.
+
+    Args:
+        client: of the store.
+        run: its id there.
+        folder: of the finished run.
+        register: name in the registry that the model becomes a new version of.
+
+    Raises:
+        UserError: it should be registered, and takes images or texts, which are no columns of a table.
+    """
+    with tempfile.TemporaryDirectory(dir=resources.home()) as working:
+        path = Path(working) / "mlflow"
+        try:
+            save(folder, path, Model(run_id=run))
+        except UserError as error:
+            if register is not None:
+                raise
+            client.set_tag(run, "model", f"not stored: {error}")
+            return
+        info = client.get_run(run).info
+        name = str(info.run_name).translate(_NOT_IN_NAMES)
+        model = client.create_logged_model(info.experiment_id, name=name, source_run_id=run, model_type="pyfunc")
+        client.log_model_artifacts(model.model_id, str(path))
+    client.finalize_logged_model(model.model_id, "READY")
+    client.log_outputs(run, [LoggedModelOutput(model.model_id, 0)])
+    client.set_tag(run, "model", model.model_uri)
+    if register is not None:
+        if not client.search_registered_models(filter_string=f"name = '{register}'"):
+            client.create_registered_model(register)
+        client.create_model_version(register, source=model.artifact_location, run_id=run, model_id=model.model_id)
+
+
+def delete_model(client: MlflowClient, run: str, uri: str) -> None:
+    """Deletes the model of a run that is to be deleted, unless it is registered."""
+    if uri.startswith("models:/") and not client.search_model_versions(f"run_id = '{run}'"):
+        client.delete_logged_model(uri.removeprefix("models:/"))
+
+
+def save(run: Path, out: Path, model: Model) -> None:
+    """Writes an MLflow model of a finished run.
+
+    It holds the run's weights (safetensors), settings and scaling, the source of this package, the exact versions of
+    its requirements, a signature and a made-up input example.
+
+    Args:
+        run: folder of the run.
+        out: a new folder.
+        model: MLflow's description, which is completed.
+
+    Raises:
+        UserError: the model takes an image or a text, which are no columns of a table.
+    """
+    import mlflow.pyfunc
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, DataType, Schema
+    from mlflow.types.schema import Array
+
+    from ovo_clinic import served
+
+    profiles = drift.load(run / "inputs.json")
+    inputs = [
+        ColSpec(Array(DataType.double) if lists else DataType.double, name, required=False)
+        for name, lists in served.columns(profiles).items()
+    ]
+    names = outcome_names(runs.read_result(run)["task"])
+    outputs = [ColSpec(DataType.double, f"probability_{name}") for name in names]
+    files = out.parent / "model"  # MLflow keeps the name of the folder that it copies
+    files.mkdir()
+    for name in MODEL_FILES:
+        shutil.copyfile(run / name, files / name)
+    mlflow.pyfunc.save_model(
+        out,
+        loader_module=served.__name__,
+        data_path=str(files),
+        code_paths=[str(Path(__file__).resolve().parent)],
+        mlflow_model=model,
+        signature=ModelSignature(Schema([*inputs]), Schema([*outputs])),
+        input_example=served.example(profiles),
+        pip_requirements=requirements(),
+        metadata={"model_hash": model_hash(run)},
+    )
+    for cache in out.rglob("__pycache__"):
+        shutil.rmtree(cache)
+
+
+def requirements() -> list[str]:
+    """What this package requires, in the versions that are installed."""
+    declared = [Requirement(line) for line in metadata.requires("ovo-clinic") or []]
+    needed = [found.name for found in declared if found.marker is None or found.marker.evaluate({"extra": ""})]
+    # A local version (2.13.0+cpu) is of one index only.
+    return [f"{name}=={metadata.version(name).split('+')[0]}" for name in needed]
+
+
+def download(client: MlflowClient, uri: str, name: str, out: Path) -> Path:
+    """The folder of an MLflow model, fetched.
+
+    Args:
+        client: of the store.
+        uri: of the store.
+        name: `models:/...`, `runs:/...`, or the id of a run that keeps a model.
+        out: a folder that the model's comes into.
+
+    Raises:
+        UserError: there is no such model in the store.
+    """
+    from mlflow.artifacts import download_artifacts
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return Path(download_artifacts(_location(client, name), dst_path=str(out), tracking_uri=uri))
+    except (MlflowException, OSError, KeyError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(
+            f"{name}: is no folder of a run, no run under {resources.home()} and no model in the MLflow store "
+            f"({reason}); `ovo-clinic ui` shows what there is"
+        ) from None
+
+
+def _location(client: MlflowClient, name: str) -> str:
+    """Where the files of a model lie; MLflow's own resolution looks into its global store whatever store is meant."""
+    scheme, _, rest = name.rpartition(":/")
+    if scheme != "models":
+        return _location(client, client.get_run(rest.split("/")[0]).data.tags["model"])
+    if "@" in rest:
+        return str(client.get_model_version_by_alias(*rest.split("@", 1)).source)
+    if "/" in rest:
+        return str(client.get_model_version(*rest.split("/", 1)).source)
+    return str(client.get_logged_model(rest).artifact_location)
