@@ -52,7 +52,7 @@ def reliability(probabilities: ArrayLike, target: ArrayLike, bins: int = BINS) -
         UndefinedMetric: no labelled unit.
     """
     p, y = labelled(probabilities, target)
-    member = _equal_mass(p, bins)
+    member = equal_mass(p, bins)
     units = np.bincount(member)
     positives = np.bincount(member, weights=y)
     intervals = [
@@ -68,8 +68,8 @@ def reliability(probabilities: ArrayLike, target: ArrayLike, bins: int = BINS) -
     )
 
 
-def _equal_mass(p: Floats, bins: int) -> NDArray[np.int64]:
-    """(N,) number of the bin of each unit, 0 ... without gaps."""
+def equal_mass(p: Floats, bins: int) -> NDArray[np.int64]:
+    """(N,) number of the bin of each unit, 0 ... without gaps; equal probabilities share a bin."""
     edges = np.unique(np.quantile(p, np.arange(1, bins) / bins))
     _, member = np.unique(np.searchsorted(edges, p, side="left"), return_inverse=True)
     return member
@@ -96,7 +96,7 @@ def slope(probabilities: ArrayLike, target: ArrayLike) -> float:
         UndefinedMetric: one class only, or equal probabilities.
     """
     p, y = labelled(probabilities, target)
-    logits = _logits(p)
+    logits = logit(p)
     if np.ptp(y) == 0 or np.ptp(logits) == 0:
         raise UndefinedMetric("the calibration slope needs both classes and unequal probabilities")
     return float(_logistic(y, sm.add_constant(logits), np.zeros_like(logits))[1])
@@ -113,7 +113,7 @@ def intercept(probabilities: ArrayLike, target: ArrayLike) -> float:
     p, y = labelled(probabilities, target)
     if np.ptp(y) == 0:
         raise UndefinedMetric("calibration in the large needs both classes")
-    return float(_logistic(y, np.ones((y.size, 1)), _logits(p))[0])
+    return float(_logistic(y, np.ones((y.size, 1)), logit(p))[0])
 
 
 def _logistic(y: Floats, x: Floats, offset: Floats) -> Floats:
@@ -126,9 +126,10 @@ def _logistic(y: Floats, x: Floats, offset: Floats) -> Floats:
     return np.asarray(fitted.params, dtype=np.float64)
 
 
-def _logits(p: ArrayLike) -> Floats:
-    logits: Floats = scipy.special.logit(np.clip(np.asarray(p, dtype=np.float64), _LEAST, 1 - _LEAST))
-    return logits
+def logit(p: ArrayLike) -> Floats:
+    """Log odds, finite for 0 and 1 too."""
+    found: Floats = scipy.special.logit(np.clip(np.asarray(p, dtype=np.float64), _LEAST, 1 - _LEAST))
+    return found
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class Temperature:
             UndefinedMetric: no labelled unit.
         """
         p, y = labelled(probabilities, target)
-        logits = _logits(p)
+        logits = logit(p)
 
         def loss(log_temperature: float) -> float:
             scaled = logits / np.exp(log_temperature)
@@ -162,7 +163,7 @@ class Temperature:
 
     def apply(self, probabilities: ArrayLike) -> Floats:
         """Recalibrated probabilities (N,)."""
-        scaled: Floats = scipy.special.expit(_logits(probabilities) / self.temperature)
+        scaled: Floats = scipy.special.expit(logit(probabilities) / self.temperature)
         return scaled
 
 

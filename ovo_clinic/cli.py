@@ -315,6 +315,19 @@ def tune(
     print_search(search)
 
 
+@app.command()
+def report(
+    run: Annotated[str | None, typer.Argument(help="A study's name or folder; default: the newest study.")] = None,
+) -> None:
+    """Writes the report of a study, one HTML file.
+
+    `compare` writes it, too; this one reads the finished runs again.
+    """
+    from ovo_clinic import verbs
+
+    out.print(str(verbs.write_report(run)), soft_wrap=True)
+
+
 @app.command("evaluate-challenge")
 def evaluate_challenge(
     forecasts: Annotated[Path, typer.Argument(metavar="FILE", help="A submission (csv), or the folder of a run.")],

@@ -49,7 +49,7 @@ def roc_curves(predictions: Mapping[str, ArrayLike], target: ArrayLike, title: s
 
     figure, axes = _curve_axes(title, xlabel="1 - specificity", ylabel="sensitivity")
     axes.plot([0, 1], [0, 1], label="chance  50.0", **CHANCE)
-    _draw_curves(axes, predictions, target, true_positive_rate, metrics.auroc)
+    draw_curves(axes, predictions, target, true_positive_rate, metrics.auroc)
     legend(figure, axes, "AUROC, %\n(mean ± sd over seeds)")
     return figure
 
@@ -61,7 +61,7 @@ def pr_curves(predictions: Mapping[str, ArrayLike], target: ArrayLike, title: st
     figure, axes = _curve_axes(title, xlabel="recall", ylabel="precision")
     prevalence = float(np.nanmean(np.asarray(target, dtype=np.float64)))
     axes.axhline(prevalence, label=f"prevalence  {100 * prevalence:.1f}", **CHANCE)
-    _draw_curves(axes, predictions, target, precision, metrics.auprc)
+    draw_curves(axes, predictions, target, precision, metrics.auprc)
     legend(figure, axes, "AUPRC, %\n(mean ± sd over seeds)")
     return figure
 
@@ -215,13 +215,22 @@ def precision(scores: Floats, target: Floats) -> Floats:
     return found
 
 
-def _draw_curves(
+def draw_curves(
     axes: "Axes",
     predictions: Mapping[str, ArrayLike],
     target: ArrayLike,
     curve: Callable[[Floats, Floats], Floats],
     area: Callable[[ArrayLike, ArrayLike], float],
 ) -> None:
+    """A curve over GRID per head, the mean over seeds with a band of one sd, and its area in the legend.
+
+    Args:
+        axes: to draw on.
+        predictions: head -> (S,N).
+        target: (N,) 0/1; NaN = not labelled.
+        curve: (scores, labels) -> values at GRID.
+        area: (scores, labels) -> the area below it.
+    """
     from ovo_clinic import metrics
 
     for (head, given), (colour, dashes) in zip(predictions.items(), styles(), strict=False):

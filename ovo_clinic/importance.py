@@ -41,7 +41,7 @@ def table(comparison: Comparison, left_out: Mapping[str, Comparison], *, seed: i
         minus that) and its bounds low and high over patients.
     """
     prepared = comparison.prepared
-    names = prepared.chosen(next(iter(comparison.results.values()))[0]["config"]["modalities"])
+    names = prepared.chosen(comparison.results[comparison.heads[0]][0]["config"]["modalities"])
     rows = prepared.rows("test")
     there = presence(prepared, names)
     found: dict[str, Floats] = {}

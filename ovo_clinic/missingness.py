@@ -131,7 +131,7 @@ def sweep(comparison: Comparison, rates: Sequence[float], pattern: Pattern, *, s
         and minus_first (mean minus that of the first head), each with paired bounds.
     """
     prepared = comparison.prepared
-    names = prepared.chosen(next(iter(comparison.results.values()))[0]["config"]["modalities"])
+    names = prepared.chosen(comparison.results[comparison.heads[0]][0]["config"]["modalities"])
     rows = prepared.rows("test")
     there = presence(prepared, names)
     kept = {}

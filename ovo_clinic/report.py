@@ -52,11 +52,13 @@ class ComparisonTable:
         return not self.p_values.empty and bool((self.rows["seeds"] > 1).all())
 
 
-def predictions(comparison: Comparison, label: str) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """Test predictions (S,N) or (S,N,K) of one arm by seed, and the cohort rows (N,)."""
+def predictions(
+    comparison: Comparison, label: str, split: str = "test"
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Predictions (S,N) or (S,N,K) of one arm on a split (`test`, `validation`) by seed, and the cohort rows (N,)."""
     values, rows = [], np.empty(0, dtype=np.int64)
     for folder in comparison.run_folders[label]:
-        frame = pl.read_parquet(folder / "predictions.parquet").filter(pl.col("split") == "test")
+        frame = pl.read_parquet(folder / "predictions.parquet").filter(pl.col("split") == split)
         rows = frame["row"].to_numpy()
         values.append(frame.select(pl.col("^probability_.*$")).to_numpy().astype(np.float64))
     stacked = np.stack(values)

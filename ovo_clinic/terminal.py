@@ -100,6 +100,7 @@ def print_study(study: "Study") -> None:
     out.print(f"Tables (csv, LaTeX) and figures: {study.comparison.folder}")
     for path in study.figures.values():
         out.print(f"  {path.name}")
+    out.print(f"Report: {study.report}", soft_wrap=True)
     print_mlflow(study.tracking_uri)
     if study.beside is not None:
         task_spec = study.comparison.prepared.manifest

@@ -159,8 +159,11 @@ class Store:
         if (best := tracked.best_run(comparison)) is not None:
             label, seed = best
             tracked.log_model(self._client, children[label][seed], comparison.run_folders[label][seed], register)
-        for path in [*comparison.folder.glob("*.csv"), *comparison.folder.glob("*.tex"), *figures.values()]:
-            self._client.log_artifact(study, str(path), "tables" if path.suffix != ".png" else "figures")
+        for pattern, place in {"*.csv": "tables", "*.tex": "tables", "*.html": None}.items():
+            for path in comparison.folder.glob(pattern):
+                self._client.log_artifact(study, str(path), place)
+        for path in figures.values():
+            self._client.log_artifact(study, str(path), "figures")
         self._client.log_dict(study, dict(config), "config.json")
         self._client.log_dict(study, {"attrition": comparison.prepared.manifest["attrition"]}, "attrition.json")
         self._client.set_terminated(study)

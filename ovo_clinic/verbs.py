@@ -24,6 +24,7 @@ from ovo_clinic import (
     resources,
     runs,
     scheduling,
+    studies,
     study,
     tracked,
     tracking,
@@ -32,6 +33,7 @@ from ovo_clinic import folds as crossing
 from ovo_clinic import importance as importances
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
+from ovo_clinic.html import material, page
 from ovo_clinic.prepare import Prepared, prepare_task
 from ovo_clinic.raw_folders import Given
 from ovo_clinic.report import ComparisonTable
@@ -52,6 +54,7 @@ class Study:
         table: its numbers.
         figures: name -> PNG.
         tracking_uri: where MLflow holds it.
+        report: the study report (HTML).
         modality_tables: where they were asked for, `missingness` (of `missingness.sweep`) and `importance` (of
             `importance.table`).
         folds: of the cross-validation, where one was asked for.
@@ -62,6 +65,7 @@ class Study:
     table: ComparisonTable
     figures: Mapping[str, Path]
     tracking_uri: str
+    report: Path
     modality_tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     folds: crossing.FoldTables | None = None
     beside: "Study | None" = None
@@ -206,10 +210,34 @@ def _study(
     for name, values in found.items():
         values.to_csv(comparison.folder / f"{name}.csv", index=False)
     drawn = figures.draw_comparison(comparison, table) | modality_figures.draw(comparison, found)
+    studies.write(comparison)
+    written = _write_report(comparison, table)
     config = {**experiment.resolved(), "compare": experiment.compare.model_dump(mode="json", exclude={"tuned"})}
     config["tuned"] = comparison.tuned.model_dump(mode="json") if comparison.tuned else None
     store.log_comparison(comparison, table, drawn, config, load=load, register=register)
-    return Study(comparison, table, drawn, store.uri, found, crossed)
+    return Study(comparison, table, drawn, store.uri, written, found, crossed)
+
+
+def _write_report(comparison: Comparison, table: ComparisonTable) -> Path:
+    """The study report, and its tables as csv, in the study's folder."""
+    found = material.gather(comparison, table)
+    material.save(found)
+    return page.write(found)
+
+
+def write_report(name: str | None = None) -> Path:
+    """Writes the report of a finished study anew, from its runs; returns the HTML file.
+
+    Args:
+        name: of a study, or its folder (default: the newest study).
+
+    Raises:
+        UserError: no such study, or its data or runs were removed.
+    """
+    comparison = studies.read(studies.find(name))
+    table = report.comparison_table(comparison)
+    report.save(comparison, table)
+    return _write_report(comparison, table)
 
 
 def _modality_tables(

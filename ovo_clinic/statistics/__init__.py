@@ -6,7 +6,7 @@
 - Over **patients** (`bootstrap`, `delong`): what would other patients of the same kind show, the models as trained?
 """
 
-from ovo_clinic.statistics.bootstrap import Bootstrap, Estimate, Interval, bootstrap_by_patient
+from ovo_clinic.statistics.bootstrap import Bootstrap, Estimate, Interval, bootstrap_by_patient, resampled
 from ovo_clinic.statistics.corrections import benjamini_hochberg, holm
 from ovo_clinic.statistics.delong import auroc_interval, delong_test
 from ovo_clinic.statistics.runs import (
@@ -21,9 +21,11 @@ from ovo_clinic.statistics.runs import (
     welch_t_test,
     wilcoxon_test,
 )
-from ovo_clinic.statistics.weighted import METRICS, kind_of_task, label_metrics, weighted_metrics
+from ovo_clinic.statistics.subsets import bootstrap_subsets
+from ovo_clinic.statistics.weighted import CALIBRATION, METRICS, kind_of_task, label_metrics, weighted_metrics
 
 __all__ = [
+    "CALIBRATION",
     "METRICS",
     "Bootstrap",
     "Comparison",
@@ -33,6 +35,7 @@ __all__ = [
     "auroc_interval",
     "benjamini_hochberg",
     "bootstrap_by_patient",
+    "bootstrap_subsets",
     "corrected_resampled_t_test",
     "delong_test",
     "from_summary",
@@ -43,6 +46,7 @@ __all__ = [
     "paired_effect",
     "paired_t_test",
     "probability_of_superiority",
+    "resampled",
     "weighted_metrics",
     "welch_t_test",
     "wilcoxon_test",

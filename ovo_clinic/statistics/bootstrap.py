@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 JACKKNIFE_GROUPS = 500
 _ROUNDING = 1e-12  # of a metric between 0 and 1; what differs by less is equal
-_WEIGHTS_AT_ONCE = 4_000_000  # 32 MB an array, of which about five live at a time in each thread
+WEIGHTS_AT_ONCE = 4_000_000  # 32 MB an array, of which about five live at a time in each thread
 
 
 @dataclass(frozen=True)
@@ -181,20 +181,20 @@ def bootstrap_by_patient(
     y = y[keep]
     _, patient = np.unique(np.asarray(patients)[keep], return_inverse=True)
     chosen = metrics or METRICS[kind_of_task(next(iter(heads.values()))[0], y)]
-    at_once = max(1, _WEIGHTS_AT_ONCE // y.size)
+    at_once = max(1, WEIGHTS_AT_ONCE // y.size)
 
     def computed(weightings: Iterator[Floats]) -> dict[str, Floats]:
         """head -> (len(chosen),R), over pieces of weightings (N,R')."""
         parts: dict[str, list[Floats]] = {head: [] for head in heads}
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # numpy works without the interpreter's lock
             for weights in weightings:
-                found = pool.map(partial(_mean_over_seeds, y=y, weights=weights, metrics=chosen), heads.values())
+                found = pool.map(partial(mean_over_seeds, y=y, weights=weights, metrics=chosen), heads.values())
                 for pieces, piece in zip(parts.values(), found, strict=True):
                     pieces.append(piece)
         return {head: np.hstack(pieces) for head, pieces in parts.items()}
 
     whole = computed(iter([np.ones((patient.size, 1))]))
-    samples = computed(_resampled(patient, resamples, seed, at_once))
+    samples = computed(resampled(patient, resamples, seed, at_once))
     left_out = computed(_left_out(patient, jackknife_groups, seed, at_once)) if jackknife_groups else None
     return Bootstrap(
         {
@@ -212,7 +212,7 @@ def bootstrap_by_patient(
     )
 
 
-def _resampled(patient: NDArray[np.intp], resamples: int, seed: int, at_once: int) -> Iterator[Floats]:
+def resampled(patient: NDArray[np.intp], resamples: int, seed: int, at_once: int) -> Iterator[Floats]:
     """How often each unit is drawn, (N,R') in pieces: patients with replacement, all their units together."""
     rng = np.random.default_rng(seed)
     patients = int(patient.max()) + 1
@@ -231,7 +231,7 @@ def _left_out(patient: NDArray[np.intp], groups: int, seed: int, at_once: int) -
         yield (group[:, None] != np.arange(start, min(start + at_once, groups))).astype(np.float64)
 
 
-def _mean_over_seeds(p: Floats, y: Floats, weights: Floats, metrics: Sequence[str]) -> Floats:
+def mean_over_seeds(p: Floats, y: Floats, weights: Floats, metrics: Sequence[str]) -> Floats:
     """(len(metrics),R) from predictions (S,N) or (S,N,K), target (N,) or (N,K), and weights (N,R)."""
     total: Floats = np.zeros((len(metrics), weights.shape[1]))
     for scores in p:

@@ -12,6 +12,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ovo_clinic.statistics import weighted_calibration
+
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 Kind = Literal["binary", "multiclass", "multilabel"]
@@ -21,6 +23,8 @@ METRICS: Mapping[Kind, tuple[str, ...]] = {
     "multiclass": ("mauc", "bca", "log_loss"),
     "multilabel": ("auroc_macro", "auprc_macro", "auroc_micro", "auprc_micro", "brier"),
 }
+CALIBRATION = ("ece", "slope", "intercept")
+"""Further metrics of a binary task, computed where they are named; see `ovo_clinic.calibration`."""
 
 
 def label_metrics(labels: int) -> list[str]:
@@ -44,14 +48,14 @@ def weighted_metrics(
         probabilities: (N,) of the positive class, or (N,K).
         target: (N,) 0/1 or class index, without NaN; for a multilabel task (N,K), NaN = not labelled.
         weights: (N,R), not negative.
-        metrics: names among METRICS of the kind of task, or of `label_metrics`.
+        metrics: names among METRICS of the kind of task; also of CALIBRATION (binary) or `label_metrics` (multilabel).
 
     Returns:
         metric -> (R,); NaN where a weighting leaves a class that it needs without a unit.
     """
     kind = kind_of_task(probabilities, target)
-    known = {*METRICS[kind], *(label_metrics(probabilities.shape[1]) if kind == "multilabel" else [])}
-    assert set(metrics) <= known, f"{kind}: {metrics}"
+    more = {"binary": CALIBRATION, "multilabel": label_metrics(probabilities.shape[-1])}.get(kind, ())
+    assert set(metrics) <= {*METRICS[kind], *more}, f"{kind}: {metrics}"
     compute = {"binary": _binary, "multiclass": _multiclass, "multilabel": _multilabel}[kind]
     found = compute(probabilities, target, weights, frozenset(metrics))
     return {metric: found[metric] for metric in metrics}
@@ -68,7 +72,9 @@ def _binary(p: Floats, y: Floats, weights: Floats, metrics: frozenset[str]) -> d
         found["brier"] = _mean((p - y) ** 2, weights)
     if "log_loss" in metrics:
         found["log_loss"] = _mean(-np.log(_clipped(np.where(positive, p, 1 - p))), weights)
-    return found
+    calibrations = {"ece": weighted_calibration.ece, "slope": weighted_calibration.slope}
+    calibrations |= {"intercept": weighted_calibration.intercept}
+    return found | {name: compute(p, y, weights) for name, compute in calibrations.items() if name in metrics}
 
 
 def _multiclass(p: Floats, y: Floats, weights: Floats, metrics: frozenset[str]) -> dict[str, Floats]:

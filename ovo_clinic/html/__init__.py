@@ -1,0 +1,1 @@
+"""The study report: one self-contained HTML file of aggregates."""

@@ -1,0 +1,70 @@
+"""Calibration of one yes-or-no outcome under many weightings of the units at once, as `weighted` has the other metrics.
+
+Each equals its namesake in `ovo_clinic.calibration` where all weights are 1. Shapes: p (N,) in [0, 1], y (N,) 0/1,
+weights (N,R), not negative; each gives (R,), NaN where a weighting leaves a single class.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from ovo_clinic import calibration
+
+Floats = NDArray[np.float64]
+
+_STEPS = 25
+_TOLERANCE = 1e-9
+_LONGEST_STEP = 5.0  # far from the solution Newton's steps overshoot
+
+
+def ece(p: Floats, y: Floats, weights: Floats) -> Floats:
+    """Expected calibration error, with the bins of the unweighted units."""
+    member = calibration.equal_mass(p, calibration.BINS)
+    bins = np.arange(member.max() + 1)[:, None] == member
+    apart, total = np.abs((bins * (p - y)) @ weights).sum(axis=0), weights.sum(axis=0)
+    found: Floats = np.full(total.shape, np.nan)
+    return np.divide(apart, total, out=found, where=total > 0)
+
+
+def slope(p: Floats, y: Floats, weights: Floats) -> Floats:
+    """Calibration slope: of a logistic regression of y on the logit of p; NaN too where p separates the classes."""
+    x = calibration.logit(p)
+    ranges = [_range(x, weights, y == label) for label in (0, 1)]
+    overlap = (ranges[0][0] < ranges[1][1]) & (ranges[1][0] < ranges[0][1])
+    design = np.column_stack([np.ones_like(x), x])
+    return _where(overlap, _newton(design, np.zeros_like(x), y, weights[:, overlap], start=(0.0, 1.0))[1])
+
+
+def intercept(p: Floats, y: Floats, weights: Floats) -> Floats:
+    """Calibration in the large: the constant that the logits lack."""
+    x = calibration.logit(p)
+    both = (y @ weights > 0) & ((1 - y) @ weights > 0)
+    return _where(both, _newton(np.ones((x.size, 1)), x, y, weights[:, both], start=(0.0,))[0])
+
+
+def _range(x: Floats, weights: Floats, members: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """(R,) least and greatest x of the members that have a weight; without any, (infinite, -infinite)."""
+    drawn, own = weights[members] > 0, x[members, None]
+    least, greatest = np.where(drawn, own, np.inf), np.where(drawn, own, -np.inf)
+    return least.min(axis=0, initial=np.inf), greatest.max(axis=0, initial=-np.inf)
+
+
+def _where(defined: NDArray[np.bool_], values: Floats) -> Floats:
+    found: Floats = np.full(defined.size, np.nan)
+    found[defined] = values
+    return found
+
+
+def _newton(x: Floats, offset: Floats, y: Floats, weights: Floats, start: tuple[float, ...]) -> Floats:
+    """(Q,R) coefficients of weighted logistic regressions on x (N,Q), from where no recalibration is needed."""
+    coefficients = np.repeat(np.array(start)[:, None], weights.shape[1], axis=1)
+    products = np.einsum("ni,nj->ijn", x, x)
+    for _ in range(_STEPS):
+        fitted = expit(offset[:, None] + x @ coefficients)
+        gradient = x.T @ (weights * (y[:, None] - fitted))
+        curvature = products @ (weights * fitted * (1 - fitted))
+        step = np.linalg.solve(np.moveaxis(curvature, 2, 0), gradient.T[:, :, None])[:, :, 0].T
+        coefficients = coefficients + np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
+        if np.abs(step).max(initial=0) < _TOLERANCE:
+            break
+    return np.asarray(coefficients)
