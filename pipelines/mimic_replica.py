@@ -47,8 +47,8 @@ def stage_replica(raw: RawFolder, table: str, windows: pl.DataFrame, channels: "
 
     drops = {
         "without a time": col("seconds").is_null(),
-        "before the window": col("seconds") < 0,
-        "after the window": col("seconds") > col("last"),
+        # A row is looked at for every stay of its patient.
+        "outside a stay of the patient": (col("seconds") < 0) | (col("seconds") > col("last")),
         "without a value": col("text").is_null(),
     }
     return stage(raw, table, query, drops, f"{table}-replica-{windows[PART].n_unique()}", columns=COLUMNS)
