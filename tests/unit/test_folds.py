@@ -1,0 +1,128 @@
+"""Cross-validation: folds by patient that cover everybody once, and the corrected test over them."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from ovo_clinic import experiment as experiments
+from ovo_clinic import folds, study
+from ovo_clinic.errors import UserError
+from ovo_clinic.experiment import Experiment
+from ovo_clinic.prepare import prepare_task
+from ovo_clinic.prepared import Prepared
+from ovo_clinic.registry import Choice
+from ovo_clinic.spec import SplitSpec
+from ovo_clinic.splitting import split_units
+from ovo_clinic.study import Comparison
+from tests.small_data import SIMULATION
+
+HEADS = [Choice(name="concat"), Choice(name="ovo")]
+
+
+@settings(max_examples=30, deadline=None)
+@given(people=st.integers(10, 60), count=st.integers(2, 6), seed=st.integers(0, 9), stratify=st.booleans())
+def test_every_patient_is_tested_on_in_one_fold(people: int, count: int, seed: int, stratify: bool) -> None:
+    random = np.random.default_rng(seed)
+    patients = np.concatenate([np.arange(people), random.integers(0, people, people)])
+    cohort = pl.DataFrame({"unit_id": np.arange(2 * people), "patient_id": patients})
+    cohort = cohort.with_columns(label=pl.Series(random.integers(0, 2, people)[patients]))
+    tested = []
+    for fold in range(count):
+        names = split_units(cohort, SplitSpec(folds=count, fold=fold, seed=seed, stratify=stratify), ["label"], [])
+        of_part = {part: set(patients[names == part]) for part in ("train", "validation", "test")}
+        assert sum(map(len, of_part.values())) == people and all(of_part.values())
+        tested.append(of_part["test"])
+    assert sorted(patient for fold in tested for patient in fold) == list(range(people))
+    sizes = [len(fold) for fold in tested]
+    assert max(sizes) - min(sizes) <= 1
+    if stratify:
+        positive = set(patients[cohort["label"].to_numpy() == 1])
+        shares = [len(fold & positive) for fold in tested]
+        assert max(shares) - min(shares) <= 1
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        ({"folds": 3, "fold": 3}, "fold: 3 is not one of folds 0 to 2"),
+        ({"fold": 1}, "fold: 1 is not one of"),
+        ({"folds": 3, "whole_patients": False, "stratify": False}, "folds: are cut by patient"),
+    ],
+)
+def test_folds_that_are_none_are_refused(split: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SplitSpec(**split)  # type: ignore[arg-type]
+
+
+def test_more_folds_than_patients_are_refused() -> None:
+    cohort = pl.DataFrame({"unit_id": range(4), "patient_id": range(4), "label": [0, 1, 0, 1]})
+    with pytest.raises(UserError, match="at least 5 are needed for 5 folds"):
+        split_units(cohort, SplitSpec(folds=5), ["label"], [])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"split_lists": [Path("a.csv")]}, "--split-lists"),
+        ({"tuned": Path("t.yaml")}, "--tuned were chosen on patients"),
+    ],
+)
+def test_published_splits_and_tuned_settings_do_not_go_with_folds(change: dict[str, object], message: str) -> None:
+    given = experiments.load("simulation")
+    given = given.with_compare(change) if "tuned" in change else given.model_copy(update=change)
+    with pytest.raises(UserError, match=message):
+        list(folds.experiments(given, 3))
+
+
+@pytest.fixture(scope="module")
+def crossed(tmp_path_factory: pytest.TempPathFactory) -> folds.FoldTables:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OVO_CLINIC_HOME", str(tmp_path_factory.mktemp("folds") / "home"))
+
+        def compare(fold: Experiment, prepared: Prepared) -> Comparison:
+            return study.compare(fold, prepared, HEADS, 1, unimodal=True)
+
+        given = experiments.load("simulation", [*SIMULATION, "data.modalities=2", "training.epochs=1"])
+        return folds.cross_validate(given, 3, lambda fold: prepare_task(fold, None), compare)
+
+
+def test_the_tests_are_nadeau_and_bengios(crossed: folds.FoldTables) -> None:
+    """t = mean / sqrt((1/k + n_test/n_train) var), k - 1 degrees of freedom; Holm over two heads."""
+    scores = crossed.scores[crossed.scores["kind"] == "head"]
+    for _, row in crossed.tests.iterrows():
+        a, b = (
+            scores[scores["model"] == row[name]].sort_values("fold")[row["metric"]].to_numpy()
+            for name in ("model", "against")
+        )
+        sizes = scores[scores["model"] == row["model"]]
+        share = (sizes["test"] / sizes["train"]).mean()
+        difference = a - b
+        t = difference.mean() / math.sqrt((1 / 3 + share) * difference.var(ddof=1))
+        p = 2 * stats.t.sf(abs(t), 2)
+        assert row["statistic"] == pytest.approx(t) and row["p"] == pytest.approx(p)
+        assert row["p_holm"] == pytest.approx(min(1, 2 * p))
+    assert list(crossed.tests["model"]) == ["concat", "ovo"] * 2
+
+
+def test_the_summary_is_over_folds(crossed: folds.FoldTables) -> None:
+    summary = crossed.summary().set_index("model")
+    assert list(summary.index) == ["modality_01", "modality_02", "concat", "ovo"]
+    for model, row in summary.iterrows():
+        values = crossed.scores[crossed.scores["model"] == model]["auroc"].to_numpy()
+        assert len(values) == 3
+        assert row["auroc_mean"] == pytest.approx(values.mean())
+        assert row["auroc_sd"] == pytest.approx(values.std(ddof=1))
+
+
+def test_tables_are_saved(crossed: folds.FoldTables, tmp_path: Path) -> None:
+    replace(crossed).save(tmp_path)
+    lines = (tmp_path / "folds.csv").read_text().splitlines()
+    assert lines[0].startswith("model,kind,fold,train,test,auroc") and len(lines) == 1 + 4 * 3
+    assert len((tmp_path / "folds_p_values.csv").read_text().splitlines()) == 1 + 4
