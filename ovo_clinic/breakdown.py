@@ -1,12 +1,13 @@
 """Metrics by label, and by which modalities a unit has, with intervals over patients."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from ovo_clinic import statistics
+from ovo_clinic import runs, statistics
 from ovo_clinic.prepared import Prepared
 
 SMALL = 11
@@ -105,3 +106,28 @@ def _counts(y: NDArray[np.float64]) -> dict[str, float]:
     units, positives = int((~np.isnan(y)).sum()), int(np.nansum(y))
     shown = min(positives, units - positives) >= SMALL
     return {"units": units, "positives": positives if shown else np.nan}
+
+
+def of_run(folder: Path, prepared: Prepared, names: Sequence[str], metrics: Sequence[str]) -> dict[str, pd.DataFrame]:
+    """`labels` (of `by_label`, multilabel tasks) and `patterns` (of `by_pattern`) of one run's test units.
+
+    Args:
+        folder: of the finished run.
+        prepared: its data.
+        names: its modalities.
+        metrics: of each pattern.
+
+    Returns:
+        The tables that have any row.
+    """
+    values, rows = runs.predictions(folder)
+    task, target = prepared.task, prepared.target[rows]
+    model, patients = {"run": values[None]}, prepared.cohort["patient_id"].gather(rows).to_numpy()
+    found = {"patterns": by_pattern(model, target, patients, patterns_of(prepared, names, rows), metrics)}
+    if task.kind == "multilabel":
+        each = [*statistics.METRICS["multilabel"], *statistics.label_metrics(len(task.target))]
+        bootstrap = statistics.bootstrap_by_patient(
+            model, target, patients, each, resamples=RESAMPLES, jackknife_groups=0
+        )
+        found = {"labels": by_label(bootstrap, target, task.target, task.groups), **found}
+    return {name: table for name, table in found.items() if not table.empty}

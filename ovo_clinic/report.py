@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import polars as pl
 
-from ovo_clinic import breakdown, replication, significance, statistics
+from ovo_clinic import breakdown, replication, runs, significance, statistics
 from ovo_clinic.study import Comparison
 
 # Metrics of the table by kind of task; p-values are given for the first two.
@@ -56,13 +55,8 @@ def predictions(
     comparison: Comparison, label: str, split: str = "test"
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """Predictions (S,N) or (S,N,K) of one arm on a split (`test`, `validation`) by seed, and the cohort rows (N,)."""
-    values, rows = [], np.empty(0, dtype=np.int64)
-    for folder in comparison.run_folders[label]:
-        frame = pl.read_parquet(folder / "predictions.parquet").filter(pl.col("split") == split)
-        rows = frame["row"].to_numpy()
-        values.append(frame.select(pl.col("^probability_.*$")).to_numpy().astype(np.float64))
-    stacked = np.stack(values)
-    return (stacked[..., 0] if stacked.shape[-1] == 1 else stacked), rows
+    found = [runs.predictions(folder, split) for folder in comparison.run_folders[label]]
+    return np.stack([values for values, _ in found]), found[-1][1]
 
 
 def comparison_table(comparison: Comparison) -> ComparisonTable:

@@ -5,6 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
 from ovo_clinic import provenance, resources
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepare import Prepared
@@ -63,6 +67,13 @@ def read_result(folder: Path) -> Result:
     """The result of a finished run."""
     content: Result = json.loads((folder / _RESULT).read_text(encoding="utf-8"))
     return content
+
+
+def predictions(folder: Path, split: str = "test") -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Predictions (N,) or (N,K) of a finished run on a split (`test`, `validation`), and the cohort rows (N,)."""
+    frame = pl.read_parquet(folder / "predictions.parquet").filter(pl.col("split") == split)
+    values = frame.select(pl.col("^probability_.*$")).to_numpy().astype(np.float64)
+    return (values[:, 0] if values.shape[1] == 1 else values), frame["row"].to_numpy()
 
 
 def write_result(folder: Path, result: Result) -> None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from ovo_clinic import experiment as experiments
 from ovo_clinic import (
+    breakdown,
     figures,
     missingness,
     modality_figures,
@@ -29,6 +29,7 @@ from ovo_clinic import (
     tracked,
     tracking,
 )
+from ovo_clinic import experiment as experiments
 from ovo_clinic import folds as crossing
 from ovo_clinic import importance as importances
 from ovo_clinic.errors import UserError
@@ -79,11 +80,13 @@ class Run:
         result: metrics, history, costs, hashes.
         folder: where its weights and predictions lie.
         tracking_uri: where MLflow holds it.
+        tables: of `breakdown.of_run`, which also lie in the folder.
     """
 
     result: dict[str, Any]
     folder: Path
     tracking_uri: str
+    tables: Mapping[str, pd.DataFrame]
 
 
 def _no_progress(done: int, total: int) -> None:
@@ -284,7 +287,12 @@ def train(
     folder = runs.run_folder(experiment, prepared)
     result = training.train(experiment, prepared, folder)
     store.log_train(result, f"{experiment.model.fusion.label} seed {experiment.seed}", folder.name)
-    return Run(result, folder, store.uri)
+    tables = breakdown.of_run(
+        folder, prepared, prepared.chosen(experiment.modalities), report.HEADLINE[prepared.task.kind]
+    )
+    for name, table in tables.items():
+        table.to_csv(folder / f"{name}.csv", index=False)
+    return Run(result, folder, store.uri, tables)
 
 
 @dataclass(frozen=True)

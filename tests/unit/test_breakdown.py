@@ -1,13 +1,17 @@
 """Metrics by label and by pattern of present modalities, against scikit-learn and a bootstrap written out here."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from ovo_clinic import breakdown, statistics
+from ovo_clinic import breakdown, statistics, verbs
+from tests.small_data import QUICK, flat_files
 
 SEEDS, UNITS, LABELS = 2, 240, ["flu", "gout", "rash", "burn"]
 GROUPS = {"acute": ["flu", "burn"], "chronic": ["gout"]}
@@ -104,3 +108,25 @@ def test_patterns_of_units() -> None:
     prepared: Any = SimpleNamespace(present=there.__getitem__)
     found = breakdown.patterns_of(prepared, ["labs", "notes"], np.array([3, 0, 2, 0, 1]))
     assert found.tolist() == ["none", "labs + notes", "notes", "labs + notes", "labs"]
+
+
+@pytest.mark.parametrize("kind", ["binary", "multilabel"])
+def test_a_single_run_has_its_tables_beside_its_weights(tmp_path: Path, home: Path, kind: str) -> None:
+    config = flat_files(tmp_path, kind)
+    run = verbs.train(str(config), [*QUICK, "split.train=0.5", "split.test=0.4"], raw=tmp_path / "raw")
+    assert set(run.tables) == {"labels", "patterns"} - ({"labels"} if kind == "binary" else set())
+    written = {path.stem: pd.read_csv(path) for path in run.folder.glob("*.csv")}
+    metric = "auroc" if kind == "binary" else "auroc_macro"
+    patterns = written["patterns"].set_index(["pattern", "metric"])
+    assert {"demographics + labs", "demographics"} == set(written["patterns"]["pattern"])
+    frame = pl.read_parquet(run.folder / "predictions.parquet").filter(split="test")
+    measured = frame["unit_id"].is_in(pd.read_csv(tmp_path / "raw" / "labs.csv")["stay_id"].tolist()).to_numpy()
+    stays = pd.read_csv(tmp_path / "raw" / "stays.csv").set_index("stay_id").loc[frame["unit_id"].to_numpy()]
+    y = stays[{"binary": ["died"], "multilabel": ["pain", "fever"]}[kind]].to_numpy()
+    p = frame.select(pl.col("^probability_.*$")).to_numpy()
+    found = patterns.loc[("demographics + labs", metric)]
+    assert found["mean"] == pytest.approx(roc_auc_score(y[measured], p[measured])) and found["units"] == measured.sum()
+    if kind == "multilabel":
+        labels = written["labels"].set_index(["scope", "name"])
+        assert labels.loc[("label", "fever"), "auprc"] == pytest.approx(average_precision_score(y[:, 1], p[:, 1]))
+        assert labels.loc[("micro", "all labels"), "auroc"] == pytest.approx(roc_auc_score(y, p, average="micro"))
