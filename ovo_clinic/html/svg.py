@@ -38,7 +38,7 @@ def inline(figure: "Figure", name: str, description: str) -> Markup:
 
     stream = io.StringIO()
     with matplotlib.rc_context(_SETTINGS):
-        figure.savefig(stream, format="svg", bbox_inches="tight", metadata={"Date": None, "Creator": None})
+        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     text = stream.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'\bid="', f'id="{name}-', text)

@@ -13,7 +13,7 @@ from ovo_clinic import calibration
 Floats = NDArray[np.float64]
 
 _STEPS = 25
-_TOLERANCE = 1e-9
+_TOLERANCE = 1e-6  # Newton's next step would be its square
 _LONGEST_STEP = 5.0  # far from the solution Newton's steps overshoot
 
 
@@ -32,14 +32,14 @@ def slope(p: Floats, y: Floats, weights: Floats) -> Floats:
     ranges = [_range(x, weights, y == label) for label in (0, 1)]
     overlap = (ranges[0][0] < ranges[1][1]) & (ranges[1][0] < ranges[0][1])
     design = np.column_stack([np.ones_like(x), x])
-    return _where(overlap, _newton(design, np.zeros_like(x), y, weights[:, overlap], start=(0.0, 1.0))[1])
+    return _where(overlap, _fitted(design, np.zeros_like(x), y, weights[:, overlap], (0.0, 1.0))[1])
 
 
 def intercept(p: Floats, y: Floats, weights: Floats) -> Floats:
     """Calibration in the large: the constant that the logits lack."""
     x = calibration.logit(p)
     both = (y @ weights > 0) & ((1 - y) @ weights > 0)
-    return _where(both, _newton(np.ones((x.size, 1)), x, y, weights[:, both], start=(0.0,))[0])
+    return _where(both, _fitted(np.ones((x.size, 1)), x, y, weights[:, both], (0.0,))[0])
 
 
 def _range(x: Floats, weights: Floats, members: NDArray[np.bool_]) -> tuple[Floats, Floats]:
@@ -55,16 +55,24 @@ def _where(defined: NDArray[np.bool_], values: Floats) -> Floats:
     return found
 
 
-def _newton(x: Floats, offset: Floats, y: Floats, weights: Floats, start: tuple[float, ...]) -> Floats:
-    """(Q,R) coefficients of weighted logistic regressions on x (N,Q), from where no recalibration is needed."""
-    coefficients = np.repeat(np.array(start)[:, None], weights.shape[1], axis=1)
+def _fitted(x: Floats, offset: Floats, y: Floats, weights: Floats, start: tuple[float, ...]) -> Floats:
+    """(Q,R) coefficients of weighted logistic regressions on x (N,Q); `start` is where no recalibration is needed."""
+    if not weights.shape[1]:
+        return np.empty((x.shape[1], 0))
+    # One regression on the mean weights is cheap, and brings all the others near their solutions.
+    middle = _newton(x, offset, y, weights.mean(axis=1, keepdims=True), np.array(start)[:, None])
+    return _newton(x, offset, y, weights, np.repeat(middle, weights.shape[1], axis=1))
+
+
+def _newton(x: Floats, offset: Floats, y: Floats, weights: Floats, coefficients: Floats) -> Floats:
+    """(Q,R) by Newton's method from coefficients (Q,R)."""
     products = np.einsum("ni,nj->ijn", x, x)
     for _ in range(_STEPS):
         fitted = expit(offset[:, None] + x @ coefficients)
         gradient = x.T @ (weights * (y[:, None] - fitted))
-        curvature = products @ (weights * fitted * (1 - fitted))
+        curvature = products @ (weights * (fitted * (1 - fitted)))
         step = np.linalg.solve(np.moveaxis(curvature, 2, 0), gradient.T[:, :, None])[:, :, 0].T
         coefficients = coefficients + np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
-        if np.abs(step).max(initial=0) < _TOLERANCE:
+        if np.abs(step).max() < _TOLERANCE:
             break
-    return np.asarray(coefficients)
+    return coefficients

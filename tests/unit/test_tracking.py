@@ -138,8 +138,9 @@ def test_the_run_of_the_study_holds_tables_figures_settings_and_attrition(logged
         if not entry.is_dir
     }
     figures = {f"figures/{name}.png" for name in ("roc", "pr", "auroc", "auprc", "training")}
-    tables = {f"tables/{name}" for name in ("table.csv", "p_values.csv", "intervals.csv", "table.tex")}
-    assert files == figures | tables | {"config.json", "attrition.json"}
+    written = {path.name for path in logged.study.comparison.folder.iterdir() if path.suffix in (".csv", ".tex")}
+    assert {"table.csv", "p_values.csv", "intervals.csv", "table.tex", "calibration.csv", "subgroups.csv"} <= written
+    assert files == figures | {f"tables/{name}" for name in written} | {"config.json", "attrition.json", "report.html"}
     folder = logged.home / "mlflow_artifacts" / "ward" / run.info.run_id / "artifacts"
     config = json.loads((folder / "config.json").read_text())
     assert config["compare"] == {"fusion": [{"name": "concat"}, {"name": "ovo"}], "seeds": 2, "unimodal": True}
