@@ -27,8 +27,9 @@ from ovo_clinic.predict import MODEL_FILES, model_hash, outcome_names
 from ovo_clinic.study import Comparison
 
 _DIGEST_LENGTH = 36
-# MLflow's own progress bars, one for every file, would stand between ours.
+# MLflow's own progress bars, one for every file, and its addresses of every run would stand between our lines.
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 _SAMPLING_SECONDS = 10.0
 _NOT_IN_NAMES = str.maketrans(dict.fromkeys("/:.%\"'", "_"))
 
@@ -70,10 +71,11 @@ def machine_load(seconds: float = _SAMPLING_SECONDS) -> Iterator[list[Metric]]:
     from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
 
     monitors: list[Any] = []
-    try:
-        monitors += [make() for make in (CPUMonitor, DiskMonitor, NetworkMonitor, GPUMonitor)]
-    except Exception:  # of NVIDIA's library, where there is no card or no driver
-        pass
+    for make in (CPUMonitor, DiskMonitor, NetworkMonitor, GPUMonitor):
+        try:
+            monitors.append(make())
+        except Exception:  # of NVIDIA's library, where there is no card or no driver
+            pass
     samples: list[Metric] = []
     over = threading.Event()
 
