@@ -221,12 +221,12 @@ def compare(
     tuned: Annotated[Path | None, typer.Option(help="Settings by head, a file that `tune` wrote.")] = None,
     folds: Annotated[int | None, typer.Option(min=2, help="Also cross-validate by patient.")] = None,
     beside: Annotated[bool, typer.Option(help="Also under the task's other options, where it names some.")] = True,
-    published: Annotated[bool, typer.Option("--published", help="Also print the paper's figures beside ours.")] = False,
-    workers: Workers = None,
-    cluster: Cluster = None,
     register: Annotated[
         str | None, typer.Option(metavar="NAME", help="Register the best network in MLflow under this name.")
     ] = None,
+    published: Annotated[bool, typer.Option("--published", help="Also print the paper's figures beside ours.")] = False,
+    workers: Workers = None,
+    cluster: Cluster = None,
     gpus: Gpus = None,
     tracking_uri: Uri = None,
     allow_remote_tracking: Remote = False,
@@ -252,11 +252,11 @@ def compare(
             importance=importance,
             folds=folds,
             beside=beside,
+            register=register,
             workers=workers,
             cluster=cluster,
             gpus=gpus,
             tracking_uri=tracking_uri,
-            register=register,
             allow_remote_tracking=allow_remote_tracking,
             on_progress=advance,
         )
@@ -316,23 +316,6 @@ def tune(
 
 
 @app.command()
-def report(
-    run: Annotated[str | None, typer.Argument(help="A study's name or folder; default: the newest study.")] = None,
-) -> None:
-    """Writes the report of a study, one HTML file.
-
-    `compare` writes it, too; this one reads the finished runs again.
-    """
-    from ovo_clinic import verbs
-
-    out.print(str(verbs.write_report(run)), soft_wrap=True)
-
-
-@app.command("evaluate-challenge")
-def evaluate_challenge(
-    forecasts: Annotated[Path, typer.Argument(metavar="FILE", help="A submission (csv), or the folder of a run.")],
-    truth: Annotated[Path | None, typer.Option("--truth", help="A D4 file: RID, date, diagnosis.")] = None,
-@app.command()
 def predict(
     run: Annotated[str, typer.Argument(help="Folder or id of a run, or an MLflow model (runs:/..., models:/...).")],
     more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
@@ -376,6 +359,23 @@ def ui(
     raise typer.Exit(tracking.serve(uri, port))
 
 
+@app.command()
+def report(
+    run: Annotated[str | None, typer.Argument(help="A study's name or folder; default: the newest study.")] = None,
+) -> None:
+    """Writes the report of a study, one HTML file.
+
+    `compare` writes it, too; this one reads the finished runs again.
+    """
+    from ovo_clinic import verbs
+
+    out.print(str(verbs.write_report(run)), soft_wrap=True)
+
+
+@app.command("evaluate-challenge")
+def evaluate_challenge(
+    forecasts: Annotated[Path, typer.Argument(metavar="FILE", help="A submission (csv), or the folder of a run.")],
+    truth: Annotated[Path | None, typer.Option("--truth", help="A D4 file: RID, date, diagnosis.")] = None,
     submission: Annotated[Path | None, typer.Option("--submission", help="Where a run's forecasts go (csv).")] = None,
 ) -> None:
     """Scores forecasts as the TADPOLE challenge does."""

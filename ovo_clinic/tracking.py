@@ -254,17 +254,22 @@ class Store:
         p_values = table.p_values[table.p_values["model"] == label] if not table.p_values.empty else table.p_values
         for _, line in p_values.iterrows():
             summary |= {f"{line['metric']}_{name}": value for name, value in _test_values(line).items()}
-        params = {key: value for key, value in _run_params(results[0]).items() if key not in ("seed", "digest.config")}
+        own = ("seed", "digest.config")
+        params = {
+            key: value
+            for key, value in _run_params(results[0]).items()
+            if key not in own and not key.startswith("chosen.")
+        }
         self._log(run, params=params, metrics=[_metric(name, value) for name, value in summary.items()])
         child = {**tags, "kind": "seed", "mlflow.parentRunId": run}
         children = [self._log_result(experiment, f"{label} seed {result['seed']}", result, child) for result in results]
         self._client.set_terminated(run)
+        return children
 
     def _log_result(self, experiment: str, name: str, result: Result, tags: Mapping[str, str]) -> str:
         run = self._start(experiment, name, tags)
         metrics = [
             _metric(key, value, step=int(epoch["epoch"]))
-        return children
             for epoch in result["history"]
             for key, value in epoch.items()
             if key != "epoch"
@@ -273,8 +278,11 @@ class Store:
             metrics += [_metric(f"best_{split}_{key}", value) for key, value in values.items()]
         costs = {name: value for name, value in result["costs"].items() if isinstance(value, int)}
         extra = {"best_epoch": result["best_epoch"], "seconds": result["seconds"], **costs}
-        metrics += [_metric(key, value) for key, value in extra.items()]
+        metrics += [_metric(key, value) for key, value in extra.items() if value is not None]
+        tried = [setting["score"] for setting in result.get("tuning", {}).get("tried", [])]
+        metrics += [_metric(f"tried_validation_{result['monitor']}", score, step) for step, score in enumerate(tried)]
         self._log(run, params=_run_params(result), metrics=metrics)
+        self._client.log_inputs(run, [tracked.dataset({**result, **result["task"], "key": result["digests"]["data"]})])
         self._client.set_terminated(run)
         return run
 
@@ -282,7 +290,6 @@ class Store:
         """Logs in batches: one call per value costs 5 ms each."""
         entries = [Param(key, str(value)[:_PARAM_LENGTH]) for key, value in params.items()]
         for start in range(0, len(entries), _BATCH):
-        self._client.log_inputs(run, [tracked.dataset({**result, **result["task"], "key": result["digests"]["data"]})])
             self._client.log_batch(run, params=entries[start : start + _BATCH])
         finite = [metric for metric in metrics if metric.value == metric.value]
         for start in range(0, len(finite), _METRIC_BATCH):
@@ -298,17 +305,19 @@ def _task_tags(task: Mapping[str, Any]) -> dict[str, str]:
     return {"task": task["task"], "dataset": task["dataset"], **leaky}
 
 
+def _version_tags(versions: Mapping[str, str]) -> dict[str, str]:
+    return {f"version.{name}": versions[name] for name in ("ovo-clinic", "python", "torch")}
+
+
 def _run_params(result: Result) -> dict[str, Any]:
     digests = {f"digest.{name}": value for name, value in result["digests"].items()}
     versions = {f"version.{name}": value for name, value in result["versions"].items()}
     commit = {"git_commit": result["git_commit"]} if result["git_commit"] else {}
     # The data options and the split with all their defaults, not only as far as the config names them.
     config = {**result["config"], "data": result["task"]["options"], "split": result["task"]["split"]}
-    return {**_flat(config), **digests, **versions, **commit}
-def _version_tags(versions: Mapping[str, str]) -> dict[str, str]:
-    return {f"version.{name}": versions[name] for name in ("ovo-clinic", "python", "torch")}
-
-
+    tuning = result.get("tuning")
+    found = {"settings_tried": len(tuning["tried"]), **_flat(tuning["chosen"], "chosen.")} if tuning else {}
+    return {**_flat(config), **found, **digests, **versions, **commit}
 
 
 def _study_params(comparison: Comparison, config: Mapping[str, Any]) -> dict[str, Any]:
