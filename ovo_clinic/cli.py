@@ -213,6 +213,9 @@ def compare(
     fusion: Annotated[str | None, typer.Option(help="Heads, separated by commas; default: the config's.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs per head; default: the config's.")] = None,
     unimodal: Annotated[bool | None, typer.Option(help="Also train every modality alone.")] = None,
+    baselines: Annotated[
+        str | None, typer.Option(help="Classical models beside the heads, such as logistic,gradient_boosting.")
+    ] = None,
     missing: Annotated[
         str | None, typer.Option(help="Shares of the test units' modalities to hide in turn, such as 0,0.25,0.5,0.75.")
     ] = None,
@@ -246,6 +249,7 @@ def compare(
             fusion=names(fusion),
             seeds=seeds,
             unimodal=unimodal,
+            baselines=names(baselines),
             tuned=tuned,
             missing=shares(missing),
             pattern=pattern,
@@ -433,7 +437,8 @@ def flops(
 @app.command("list")
 def list_(
     kind: Annotated[
-        Literal["fusion", "attention", "encoders", "datasets", "configs"], typer.Argument(help="What to list.")
+        Literal["fusion", "attention", "encoders", "baselines", "datasets", "configs"],
+        typer.Argument(help="What to list."),
     ],
 ) -> None:
     """Says what there is, one line each."""

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ovo_clinic import derived, provenance, resources, spec, split_lists
 from ovo_clinic.errors import UserError
-from ovo_clinic.registry import ENCODERS, FUSION, Choice, Options, Registry, check
+from ovo_clinic.registry import BASELINES, ENCODERS, FUSION, Choice, Options, Registry, check
 from ovo_clinic.spec import DatasetSpec, SplitSpec, TaskSpec
 from ovo_clinic.split_lists import SplitList
 
@@ -76,6 +76,7 @@ class CompareConfig(Options):
         fusion: the heads.
         seeds: number of seeds, 0 ... seeds-1, the same for every head.
         unimodal: also train every modality alone.
+        baselines: classical ones that are tuned and evaluated beside the heads (none by default).
         folds: also train everything once in each of so many folds of the patients (none by default).
         tuned: file of the settings that `tune` found for each of them, which are taken over.
         missing: shares of the test units' modalities that are hidden in turn (none by default).
@@ -89,6 +90,7 @@ class CompareConfig(Options):
     )
     seeds: int = Field(10, ge=1)
     unimodal: bool = False
+    baselines: list[Choice] = []
     folds: int | None = Field(None, ge=2)
     tuned: Path | None = None
     missing: list[Annotated[float, Field(ge=0, le=1)]] = []
@@ -231,6 +233,17 @@ class Experiment(Options):
             for name, choice in self.model.encoders.items()
         }
         return values
+
+    def resolved_baseline(self, baseline: Choice) -> dict[str, Any]:
+        """The same of a classical baseline in place of a network, whose settings it does not depend on.
+
+        Raises:
+            UserError: an unknown baseline or option.
+        """
+        values = self.resolved()
+        del values["model"]
+        values["training"] = {"monitor": self.training.monitor}
+        return {**values, "baseline": _with_defaults(BASELINES, baseline, "compare.baselines")}
 
     def digest(self) -> str:
         """sha256 of `resolved`, with the content of files that encoders read in place of where they lie."""

@@ -185,7 +185,7 @@ def draw_comparison(comparison: "Comparison", table: "ComparisonTable") -> dict[
     if measured:
         drawn["condition_numbers"] = condition_figure(measured, title)
     if comparison.prepared.manifest["kind"] == "binary":
-        predictions = {head: report.predictions(comparison, head)[0] for head in comparison.heads}
+        predictions = {model: report.predictions(comparison, model)[0] for model in comparison.contenders}
         target = comparison.prepared.target[comparison.prepared.rows("test")]
         drawn["roc"] = roc_curves(predictions, target, title)
         drawn["pr"] = pr_curves(predictions, target, title)

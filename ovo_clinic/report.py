@@ -79,7 +79,7 @@ def comparison_table(comparison: Comparison) -> ComparisonTable:
         results = comparison.results[arm.label]
         row: dict[str, object] = {"model": arm.label, "kind": arm.kind, "seeds": len(results)}
         row["present"] = _present(comparison, arm.label) if arm.kind == "modality" else 1.0
-        row["parameters"] = results[0]["costs"]["parameters"]
+        row["parameters"] = results[0]["costs"].get("parameters")
         row["macs"] = _macs(comparison, arm.label)
         row["delta_macs"] = row["macs"] - base if base is not None and arm.kind == "head" else None  # type: ignore[operator]
         for metric in metrics:
@@ -107,8 +107,7 @@ def scores(comparison: Comparison, label: str, metric: str) -> npt.NDArray[np.fl
 
 
 def _macs(comparison: Comparison, label: str) -> float:
-    costs = comparison.results[label][0]["costs"]
-    return float(costs["macs_total"])
+    return float(comparison.results[label][0]["costs"].get("macs_total", np.nan))
 
 
 def _present(comparison: Comparison, modality: str) -> float:
@@ -149,8 +148,9 @@ def _test_split(comparison: Comparison) -> _TestSplit:
 def _tests(
     comparison: Comparison, metrics: Sequence[str], split: _TestSplit, bootstrap: statistics.Bootstrap
 ) -> pd.DataFrame:
-    """Every head against the best of the other heads."""
-    values = {metric: {head: scores(comparison, head, metric) for head in comparison.heads} for metric in metrics}
+    """Every head and baseline against the best of the others."""
+    models = comparison.contenders
+    values = {metric: {model: scores(comparison, model, metric) for model in models} for metric in metrics}
     defined = not all(np.isnan(score).all() for score in values.get("auroc", {}).values())
     return significance.tests_table(values, bootstrap, {"auroc": {"delong": split.delong}} if defined else {})
 
@@ -188,6 +188,12 @@ def _notes(comparison: Comparison) -> list[str]:
     common = [found for found in next(iter(warnings.values())) if all(found in own for own in warnings.values())]
     notes += common
     notes += [f"{label}: {found}" for label, own in warnings.items() for found in own if found not in common]
+    for label, results in comparison.results.items():
+        if tuning := results[0].get("tuning"):
+            notes.append(
+                f"{label}: every seed takes the best of {len(tuning['tried'])} settings on the validation units"
+                + ("" if comparison.tuned else "; the heads have one setting, as they were not tuned (--tuned)")
+            )
     return list(dict.fromkeys(notes))
 
 
@@ -199,7 +205,7 @@ def printable(table: ComparisonTable, classes: Sequence[str]) -> pd.DataFrame:
         alone = row["kind"] == "modality"
         line = {"model": f"{row['model']} (alone, {100 * row['present']:.3g} %)" if alone else row["model"]}
         line["MACs - concat"] = "" if pd.isna(row["delta_macs"]) else f"{row['delta_macs']:,.0f}"
-        line["parameters"] = f"{row['parameters']:,.0f}"
+        line["parameters"] = "" if pd.isna(row["parameters"]) else f"{row['parameters']:,.0f}"
         for metric in metrics:
             text = _percent(row[f"{metric}_mean"])
             if not pd.isna(row[f"{metric}_sd"]):
@@ -259,9 +265,11 @@ def caption(comparison: Comparison, table: ComparisonTable) -> str:
     parts[-1] += " [95 % interval over patients, bootstrap]."
     if table.tested:
         parts.append(
-            "p: Welch / paired by seed / bootstrap over patients, against the best other head (best on these same test "
-            "units), Holm-corrected; the first two speak of seeds, not of patients."
+            "p: Welch / paired by seed / bootstrap over patients, against the best of the others (best on these same "
+            "test units), Holm-corrected; the first two speak of seeds, not of patients."
         )
+    if (table.rows["kind"] == "baseline").any():
+        parts.append("Classical baselines stand last and count among the others.")
     if (table.rows["kind"] == "modality").any():
         parts.append("Alone: one modality without the others, and the share of test units that have it.")
     return " ".join([*parts, "MACs per sample."])

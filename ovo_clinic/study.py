@@ -9,7 +9,7 @@ from ovo_clinic import provenance, resources, runs
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepare import Prepared
-from ovo_clinic.registry import FUSION, Choice, suggest
+from ovo_clinic.registry import BASELINES, FUSION, Choice, suggest
 from ovo_clinic.runs import Result
 from ovo_clinic.scheduling import Job, LocalProcesses, Scheduler
 from ovo_clinic.tuned import Tuned
@@ -19,17 +19,19 @@ ONE_PROCESS = LocalProcesses(1)
 
 @dataclass(frozen=True)
 class Arm:
-    """One row of the comparison: a fusion head, or a modality alone.
+    """One row of the comparison: a fusion head, a modality alone, or a classical baseline.
 
     Attributes:
         label: as it stands in the table.
-        kind: `head` or `modality`.
+        kind: of the row.
         experiment: settings but for the seed.
+        baseline: which one, in place of a network.
     """
 
     label: str
-    kind: Literal["head", "modality"]
+    kind: Literal["head", "modality", "baseline"]
     experiment: Experiment
+    baseline: Choice | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,11 @@ class Comparison:
         """Labels of the fusion heads."""
         return [arm.label for arm in self.arms if arm.kind == "head"]
 
+    @property
+    def contenders(self) -> list[str]:
+        """Labels of all models that use all modalities: the fusion heads, then the baselines."""
+        return [*self.heads, *(arm.label for arm in self.arms if arm.kind == "baseline")]
+
 
 def arms(experiment: Experiment, prepared: Prepared, fusion: Sequence[Choice], unimodal: bool) -> list[Arm]:
     """The rows of a comparison; all differ in the head, or in the modalities, and in nothing else.
@@ -77,14 +84,34 @@ def arms(experiment: Experiment, prepared: Prepared, fusion: Sequence[Choice], u
         alone = _with_head(experiment, Choice(name="concat"))
         rows += [Arm(name, "modality", alone.model_copy(update={"modalities": [name]})) for name in modalities]
     rows += [Arm(choice.label, "head", _with_head(experiment, choice)) for choice in fusion]
-    labels = [row.label for row in rows]
-    twice = sorted({label for label in labels if labels.count(label) > 1})
-    if twice:
-        raise UserError(f"compare: {', '.join(twice)} stands twice; name every head once")
+    _check_labels(rows)
     if tuned := _tuned(experiment):
         tuned.check_data(prepared)
         rows = [replace(row, experiment=tuned.applied(row.label, row.experiment)) for row in rows]
     check_heads(rows, prepared)
+    return rows
+
+
+def _check_labels(rows: Sequence[Arm]) -> None:
+    labels = [row.label for row in rows]
+    twice = sorted({label for label in labels if labels.count(label) > 1})
+    if twice:
+        raise UserError(f"compare: {', '.join(twice)} stands twice; name every head once")
+
+
+def baseline_arms(experiment: Experiment, baselines: Sequence[Choice]) -> list[Arm]:
+    """The rows of classical baselines; each tries as many settings as the heads were tuned with, unless it says so.
+
+    Raises:
+        UserError: a baseline that is not known, or an unknown option.
+    """
+    tuned = _tuned(experiment)
+    budget = {} if tuned is None else {"budget": tuned.trials}
+    rows = []
+    for choice in baselines:
+        BASELINES.options(choice.name, choice.options, "compare.baselines")
+        resolved = Choice(name=choice.name, **{**budget, **choice.options})
+        rows.append(Arm(choice.label, "baseline", experiment, resolved))
     return rows
 
 
@@ -143,6 +170,7 @@ def compare(
     seeds: int,
     *,
     unimodal: bool = False,
+    baselines: Sequence[Choice] = (),
     scheduler: Scheduler = ONE_PROCESS,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Comparison:
@@ -156,18 +184,16 @@ def compare(
         fusion: the heads.
         seeds: how many.
         unimodal: also every modality alone, through the same code and output network.
+        baselines: classical ones, tuned and evaluated on the same splits with the same seeds.
         scheduler: where the runs are computed.
         on_progress: called with (runs done, runs in all).
 
     Raises:
         UserError: settings that do not fit; workers that are lost again and again.
     """
-    rows = arms(experiment, prepared, fusion, unimodal)
-    jobs = [
-        (arm.label, _run(arm.experiment.model_copy(update={"seed": seed}), prepared))
-        for arm in rows
-        for seed in range(seeds)
-    ]
+    rows = [*arms(experiment, prepared, fusion, unimodal), *baseline_arms(experiment, baselines)]
+    _check_labels(rows)
+    jobs = [(arm.label, _run(arm, seed, prepared)) for arm in rows for seed in range(seeds)]
     _run_all([job for _, job in jobs], scheduler, on_progress)
     results: dict[str, list[Result]] = {arm.label: [] for arm in rows}
     folders: dict[str, list[Path]] = {arm.label: [] for arm in rows}
@@ -188,16 +214,22 @@ class SeedRun:
     experiment: Experiment
     data: Path
     folder: Path
+    baseline: Choice | None = None
 
     def run(self) -> None:
         """Trains it where it is not finished yet."""
-        from ovo_clinic import training
+        from ovo_clinic import classical, training
 
-        training.train(self.experiment, Prepared.open(self.data), self.folder)
+        if self.baseline is None:
+            training.train(self.experiment, Prepared.open(self.data), self.folder)
+        else:
+            classical.run(self.experiment, self.baseline, Prepared.open(self.data), self.folder)
 
 
-def _run(experiment: Experiment, prepared: Prepared) -> SeedRun:
-    return SeedRun(experiment, prepared.folder, runs.run_folder(experiment, prepared))
+def _run(arm: Arm, seed: int, prepared: Prepared) -> SeedRun:
+    experiment = arm.experiment.model_copy(update={"seed": seed})
+    config = experiment.resolved() if arm.baseline is None else experiment.resolved_baseline(arm.baseline)
+    return SeedRun(experiment, prepared.folder, runs.folder_of(config, prepared), arm.baseline)
 
 
 def _run_all(jobs: Sequence[SeedRun], scheduler: Scheduler, on_progress: Callable[[int, int], None]) -> None:

@@ -89,7 +89,7 @@ def print_study(study: "Study") -> None:
     tests = [str(column) for column in numbers if str(column).startswith("p ")]
     print_table(numbers.drop(columns=tests))
     if tests:
-        print_table(numbers.loc[(study.table.rows["kind"] == "head").to_numpy(), ["model", *tests]])
+        print_table(numbers.loc[(study.table.rows["kind"] != "modality").to_numpy(), ["model", *tests]])
     out.print(report.caption(study.comparison, study.table))
     if study.folds is not None:
         _print_folds(study.folds, study.comparison.prepared.manifest["classes"])

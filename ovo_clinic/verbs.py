@@ -101,6 +101,7 @@ def compare(
     fusion: Sequence[str] | None = None,
     seeds: int | None = None,
     unimodal: bool | None = None,
+    baselines: Sequence[str] | None = None,
     tuned: str | Path | None = None,
     missing: Sequence[float] | None = None,
     pattern: str | None = None,
@@ -124,6 +125,7 @@ def compare(
         fusion: heads (default: the config's).
         seeds: how many (default: the config's).
         unimodal: also train every modality alone (default: the config's).
+        baselines: classical ones beside the heads, `logistic`, `gradient_boosting` (default: the config's).
         tuned: file that `tune` wrote, whose settings every head and modality takes over (default: the config's).
         missing: shares of the test units' modalities that are hidden in turn (default: the config's).
         pattern: what goes missing together: `random`, `natural` or `modality:NAME` (default: the config's).
@@ -145,6 +147,7 @@ def compare(
         "fusion": fusion,
         "seeds": seeds,
         "unimodal": unimodal,
+        "baselines": baselines,
         "tuned": None if tuned is None else Path(tuned).expanduser().resolve(),
         "missing": missing,
         "pattern": pattern,
@@ -152,6 +155,7 @@ def compare(
     asked |= {"importance": importance, "folds": folds}
     experiment = experiments.load(task, overrides).with_compare({k: v for k, v in asked.items() if v is not None})
     study.check_options(experiment, experiment.compare.fusion)  # preparing may take hours
+    study.baseline_arms(experiment, experiment.compare.baselines)
     store = tracking.Store(tracking.tracking_uri(tracking_uri, allow_remote_tracking))
     scheduler = _scheduler(workers, cluster, gpus)
     prepare = partial(prepare_task, raw_folder=raw)
@@ -200,7 +204,7 @@ def _study(
         missingness.Pattern.parse(settings.pattern, prepared.chosen(experiment.modalities))  # training may take hours
     compared = partial(study.compare, fusion=settings.fusion, scheduler=scheduler, on_progress=on_progress)
     trained = partial(compared, prepared=prepared, seeds=settings.seeds)
-    all_rows = {"unimodal": settings.unimodal}
+    all_rows = {"unimodal": settings.unimodal, "baselines": settings.baselines}
     with tracked.machine_load() as load:
         comparison = trained(experiment, **all_rows)
     table = report.comparison_table(comparison)

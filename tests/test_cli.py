@@ -138,7 +138,8 @@ def test_without_a_command_the_help_is_shown(shell: Callable[..., Answer]) -> No
 
 
 LISTS = {
-    "fusion": {"concat", "self_attention", "cross_attention", "ovo", "ovo_reference"},
+    "fusion": {"concat", "self_attention", "cross_attention", "ovo", "ovo_reference", "bottleneck", "late"},
+    "baselines": {"logistic", "gradient_boosting"},
     "attention": {"softmax"},
     "encoders": {"mlp"},
     "datasets": {"eicu", "simulation"},
