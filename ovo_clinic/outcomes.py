@@ -54,7 +54,7 @@ def outcomes(comparison: Comparison) -> list[Outcome]:
         rows = prepared.rows(split)
         target = np.asarray(prepared.target[rows], dtype=np.float64)
         predictions = {}
-        for head in comparison.heads:
+        for head in comparison.contenders:
             predictions[head], own = report.predictions(comparison, head, split)
             assert np.array_equal(own, rows), f"{head} was evaluated on other units"
         for index, outcome in enumerate(found):

@@ -138,7 +138,7 @@ def table(comparison: Comparison) -> pd.DataFrame:
         if _has_classes(mask, prepared, target)
     }
     lines: list[dict[str, Any]] = []
-    for head in comparison.heads:
+    for head in comparison.contenders:
         predictions, _ = report.predictions(comparison, head)
         subsets = usable | {_rest(key): ~mask for key, mask in usable.items() if _has_classes(~mask, prepared, target)}
         estimates = statistics.bootstrap_subsets(predictions, target, patients, subsets, metrics, resamples=RESAMPLES)

@@ -59,7 +59,7 @@ def timeline(options: Mapping[str, Any], index_time: str = "index time") -> "Fig
 
 
 def difference_figure(p_values: pd.DataFrame, metric: str, label: str) -> "Figure":
-    """Each head's metric minus that of the best other head, with its interval over patients.
+    """Each head's metric minus that of the best of the others, with its interval over patients.
 
     Args:
         p_values: of `report.ComparisonTable`.

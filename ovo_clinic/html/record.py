@@ -21,6 +21,7 @@ def settings(material: Material) -> Section:
     config["model"] = {key: value for key, value in config["model"].items() if key != "fusion"}
     shared = {**_flat(config), **_flat({"data": manifest["options"], "split": manifest["split"]})}
     heads = {head: _flat(results[head][0]["config"]["model"]["fusion"]) for head in comparison.heads}
+    heads |= {arm.label: _flat(arm.baseline.model_dump()) for arm in comparison.arms if arm.baseline}
     seeds = ", ".join(str(result["seed"]) for result in results[comparison.heads[0]])
     digests = {"data": manifest["key"], **manifest["digests"], "code": first["digests"]["code"]}
     origin = {"study": comparison.name, "seeds": seeds, "git commit": first["git_commit"] or "–"}
@@ -32,8 +33,8 @@ def settings(material: Material) -> Section:
         Table("Origin", ["What", "Value"], [[key, str(value)] for key, value in origin.items()]),
         Table("Settings that all heads share", ["Setting", "Value"], [[key, value] for key, value in shared.items()]),
         Table(
-            "Options of the heads",
-            ["Head", "Options"],
+            "Options of the heads and baselines",
+            ["Model", "Options"],
             [[head, ", ".join(f"{key}={value}" for key, value in own.items())] for head, own in heads.items()],
         ),
         Table(

@@ -30,19 +30,15 @@ def comparison(material: Material) -> Section:
     blocks: list[Block] = [Text(note, warning=True) for note in table.notes]
     blocks.append(Table.of(report.caption(material.comparison, table), printed.drop(columns=tests)))
     if tests:
-        heads = (table.rows["kind"] == "head").to_numpy()
-        caption = (
-            "p-values (Welch / paired by seed / bootstrap over patients), Holm-corrected, against the best other head"
-        )
-        blocks.append(Table.of(caption, printed.loc[heads, ["model", *tests]]))
+        compared = (table.rows["kind"] != "modality").to_numpy()
+        caption = "p-values (Welch / paired by seed / bootstrap over patients), Holm-corrected, against the best of the others"
+        blocks.append(Table.of(caption, printed.loc[compared, ["model", *tests]]))
     chance = {"auroc": 0.5, "mauc": 0.5, "auroc_macro": 0.5}.get(metric)
     figure = figures.interval_figure(table.rows, metric, label=label, chance=chance)
     blocks.append(Drawing.of("intervals", figure, f"{label} of every model with its 95 % interval over patients."))
     if not table.p_values.empty:
         figure = drawings.difference_figure(table.p_values, metric, label)
-        caption = (
-            f"Difference of {label} from the best other head: paired 95 % intervals over patients, models as trained."
-        )
+        caption = f"Difference of {label} from the best of the others: paired 95 % intervals over patients."
         blocks.append(Drawing.of("differences", figure, caption))
     return Section("comparison", "Comparison of fusion heads", blocks)
 

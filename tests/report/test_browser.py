@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,7 +100,7 @@ def test_light_and_dark(browser: webdriver.Chrome, binary: Reported, tmp_path: P
         colours[scheme] = [body.value_of_css_property("background-color"), text.value_of_css_property("fill")]
         screenshot(browser, tmp_path / f"report-{scheme}.png", WIDTHS[0])
     assert colours["light"][0] == "rgba(255, 255, 255, 1)"
-    brightness = {scheme: [sum(map(int, c.strip("rgba()").split(", ")[:3])) for c in own] for scheme, own in colours.items()}
+    brightness = {scheme: [sum(map(int, re.findall(r"\d+", c)[:3])) for c in own] for scheme, own in colours.items()}
     assert brightness["light"][0] > 700 > 200 > brightness["light"][1]
     assert brightness["dark"][0] < 150 < 600 < brightness["dark"][1]
 
