@@ -20,7 +20,7 @@ import polars as pl
 from ovo_clinic.raw import RawFolder
 
 PART = "part"
-_COUNTS = "counts.json"
+_COUNTS, _WANTED, _ROW = "counts.json", "looked at", "_row"
 _REPORT_SECONDS = 0.2
 
 
@@ -30,7 +30,7 @@ class Stage:
 
     Attributes:
         folder: of the Parquet files.
-        counts: rows read, and rows dropped by reason.
+        counts: rows looked at, and rows dropped by reason.
     """
 
     folder: Path
@@ -51,10 +51,12 @@ class _Tally:
     counts: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def read(self, rows: pl.DataFrame) -> pl.DataFrame:
+    def wanted(self, rows: pl.DataFrame) -> pl.DataFrame:
+        last = rows[_ROW].max()
         with self.lock:
-            self.counts["read"] += rows.height
-            self.report(self.counts["read"])
+            self.counts[_WANTED] += rows.height
+            if isinstance(last, int):
+                self.report(last)
         return rows
 
     def kept(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -68,6 +70,7 @@ class _Tally:
 def stage(
     raw: RawFolder,
     table: str,
+    wanted: pl.Expr,
     query: Callable[[pl.LazyFrame], pl.LazyFrame],
     drops: Mapping[str, pl.Expr],
     name: str,
@@ -78,8 +81,8 @@ def stage(
     Args:
         raw: the raw files.
         table: which one.
-        query: from the scanned table to the rows of the cohort, with an integer column `part`; it should filter before
-            it computes.
+        wanted: which rows are looked at at all; on the columns of the table.
+        query: from these to the rows of the cohort, with an integer column `part`.
         drops: reason -> condition on the query's columns; a row is dropped, and counted, for the first that is true.
         name: of the result; it names everything that the query depends on and that may change between two runs on the
             same working folder.
@@ -95,20 +98,20 @@ def stage(
         with _progress(table) as report:
             tally = _Tally(report, list(drops))
             reason = pl.coalesce(pl.when(drop).then(pl.lit(n, pl.UInt8)) for n, drop in enumerate(drops.values()))
-            # A hook of the stream: what it is given is counted, and a filter on items still precedes all computing.
-            read = raw.scan(table).map_batches(tally.read, streamable=True, predicate_pushdown=False)
-            rows = query(read).with_columns(reason.alias("_reason"))
+            numbered = raw.scan(table).with_row_index(_ROW).filter(wanted)
+            looked_at = numbered.map_batches(tally.wanted, streamable=True, predicate_pushdown=False)
+            rows = query(looked_at.drop(_ROW)).with_columns(reason.alias("_reason"))
             kept = rows.map_batches(tally.kept, streamable=True, predicate_pushdown=False).select(PART, *columns)
             parts = pl.PartitionBy(partial, key=PART, include_key=False)
             raw.collect(kept.sink_parquet(parts, compression="lz4", lazy=True), table)
-        (partial / _COUNTS).write_text(json.dumps({key: tally.counts[key] for key in ("read", *drops)}))
+        (partial / _COUNTS).write_text(json.dumps({key: tally.counts[key] for key in (_WANTED, *drops)}))
         partial.rename(folder)
     return Stage(folder, json.loads((folder / _COUNTS).read_text()))
 
 
 @contextmanager
 def _progress(table: str) -> Iterator[Callable[[int], None]]:
-    """Rows read and rows a second, on a terminal only."""
+    """How far the pass has come, in rows and rows a second, on a terminal only."""
     if not sys.stderr.isatty():
         yield lambda rows: None
         return

@@ -68,8 +68,7 @@ def stage_clean(raw: RawFolder, table: str, windows: pl.DataFrame, channels: "mi
     texts, carried = channels.items_of(*channels.scored), channels.items_of(*CARRIED)
 
     def query(scan: pl.LazyFrame) -> pl.LazyFrame:
-        ours = scan.filter(col("itemid").is_in(channels.itemids(table))).join(owners, on=key, how="inner")
-        return ours.select(
+        return scan.join(owners, on=key, how="inner").select(
             "unit",
             PART,
             col("itemid").cast(pl.Int32),
@@ -86,7 +85,8 @@ def stage_clean(raw: RawFolder, table: str, windows: pl.DataFrame, channels: "mi
         "after the window": col("seconds") > col("last"),
         "without a value": col("text").is_null() & col("number").is_null(),
     }
-    return stage(raw, table, query, drops, f"{table}-{windows[PART].n_unique()}", columns=COLUMNS)
+    wanted = col("itemid").is_in(channels.itemids(table))
+    return stage(raw, table, wanted, query, drops, f"{table}-{windows[PART].n_unique()}", COLUMNS)
 
 
 def clean(

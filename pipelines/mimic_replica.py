@@ -33,7 +33,7 @@ def stage_replica(raw: RawFolder, table: str, windows: pl.DataFrame, channels: "
     stays = windows.select("unit", PART, "subject_id", "start", "last").lazy()
 
     def query(scan: pl.LazyFrame) -> pl.LazyFrame:
-        ours = scan.filter(col("itemid").is_in(channels.itemids(table))).join(owners, on="hadm_id", how="inner")
+        ours = scan.join(owners, on="hadm_id", how="inner")
         if table == "chartevents":
             ours = ours.filter(col("stay_id").is_null() | (col("stay_id") == col("owner")))
         return ours.join(stays, on="subject_id", how="inner").select(
@@ -51,7 +51,8 @@ def stage_replica(raw: RawFolder, table: str, windows: pl.DataFrame, channels: "
         "outside a stay of the patient": (col("seconds") < 0) | (col("seconds") > col("last")),
         "without a value": col("text").is_null(),
     }
-    return stage(raw, table, query, drops, f"{table}-replica-{windows[PART].n_unique()}", columns=COLUMNS)
+    wanted = col("itemid").is_in(channels.itemids(table))
+    return stage(raw, table, wanted, query, drops, f"{table}-replica-{windows[PART].n_unique()}", COLUMNS)
 
 
 def replica(rows: pl.DataFrame, channels: "mimic_channels.Channels") -> tuple["mimic_events.Events", Counter[str]]:
