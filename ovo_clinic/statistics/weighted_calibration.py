@@ -13,7 +13,9 @@ from ovo_clinic import calibration
 Floats = NDArray[np.float64]
 
 _STEPS = 25
+_LEAST_SPREAD = 1e-6  # logits closer than this are equal but for rounding, which leaves no slope
 _TOLERANCE = 1e-6  # Newton's next step would be its square
+_FLAT = 1e-4  # of the gradient, per unit: beyond it, a step is short only for want of curvature
 _LONGEST_STEP = 5.0  # far from the solution Newton's steps overshoot
 
 
@@ -27,10 +29,15 @@ def ece(p: Floats, y: Floats, weights: Floats) -> Floats:
 
 
 def slope(p: Floats, y: Floats, weights: Floats) -> Floats:
-    """Calibration slope: of a logistic regression of y on the logit of p; NaN too where p separates the classes."""
+    """Calibration slope: of a logistic regression of y on the logit of p.
+
+    NaN too where p separates the classes or is constant.
+    """
     x = calibration.logit(p)
     ranges = [_range(x, weights, y == label) for label in (0, 1)]
     overlap = (ranges[0][0] < ranges[1][1]) & (ranges[1][0] < ranges[0][1])
+    spread = np.maximum(ranges[0][1], ranges[1][1]) - np.minimum(ranges[0][0], ranges[1][0])
+    overlap &= spread > _LEAST_SPREAD
     design = np.column_stack([np.ones_like(x), x])
     return _where(overlap, _fitted(design, np.zeros_like(x), y, weights[:, overlap], (0.0, 1.0))[1])
 
@@ -60,19 +67,24 @@ def _fitted(x: Floats, offset: Floats, y: Floats, weights: Floats, start: tuple[
     if not weights.shape[1]:
         return np.empty((x.shape[1], 0))
     # One regression on the mean weights is cheap, and brings all the others near their solutions.
-    middle = _newton(x, offset, y, weights.mean(axis=1, keepdims=True), np.array(start)[:, None])
-    return _newton(x, offset, y, weights, np.repeat(middle, weights.shape[1], axis=1))
+    first = np.array(start)[:, None]
+    middle = _newton(x, offset, y, weights.mean(axis=1, keepdims=True), first)
+    near = np.where(np.isfinite(middle), middle, first)
+    return _newton(x, offset, y, weights, np.repeat(near, weights.shape[1], axis=1))
 
 
 def _newton(x: Floats, offset: Floats, y: Floats, weights: Floats, coefficients: Floats) -> Floats:
-    """(Q,R) by Newton's method from coefficients (Q,R)."""
+    """(Q,R) by Newton's method from coefficients (Q,R); NaN where it does not arrive, as with logits all but equal."""
     products = np.einsum("ni,nj->ijn", x, x)
     for _ in range(_STEPS):
         fitted = expit(offset[:, None] + x @ coefficients)
         gradient = x.T @ (weights * (y[:, None] - fitted))
         curvature = products @ (weights * (fitted * (1 - fitted)))
-        step = np.linalg.solve(np.moveaxis(curvature, 2, 0), gradient.T[:, :, None])[:, :, 0].T
+        # The pseudo-inverse: a single resample without any curvature must not stop all the others.
+        inverse = np.linalg.pinv(np.moveaxis(curvature, 2, 0), hermitian=True)
+        step = (inverse @ gradient.T[:, :, None])[:, :, 0].T
         coefficients = coefficients + np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
         if np.abs(step).max() < _TOLERANCE:
             break
-    return coefficients
+    arrived = (np.abs(step) < _TOLERANCE) & (np.abs(gradient) < _FLAT * weights.sum(axis=0))
+    return np.where(arrived.all(axis=0), coefficients, np.nan)

@@ -69,3 +69,14 @@ def test_the_bootstrap_computes_them_where_they_are_named(drawn: tuple[np.ndarra
     interval = found.interval("head", "slope")
     expected = sm.Logit(y, sm.add_constant(logit(p))).fit(disp=0).params[1]
     assert interval.estimate == pytest.approx(expected, rel=1e-5) and interval.low < expected < interval.high
+
+
+def test_probabilities_without_a_slope_do_not_stop_the_others() -> None:
+    rng = np.random.default_rng(0)
+    y = (rng.random(60) < 0.3).astype(float)
+    weights = rng.multinomial(60, np.full(60, 1 / 60), size=20).T.astype(float)
+    assert np.isnan(weighted_calibration.slope(np.full(60, 0.3) + 1e-9 * rng.random(60), y, weights)).all()
+    assert np.isfinite(weighted_calibration.intercept(np.full(60, 0.3), y, weights)).all()
+    p = np.where(np.arange(60) < 2, [0.2, 0.9] * 30, 0.5)  # resamples without the first two have one probability
+    weights[:2, :10] = 0
+    assert np.isnan(weighted_calibration.slope(p, np.array([0, 1] * 30, dtype=float), weights)[:10]).all()
