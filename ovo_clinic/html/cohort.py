@@ -147,15 +147,15 @@ def _pattern_table(patterns: pd.DataFrame, metric: str, label: str) -> Table:
     for pattern, own in rows.groupby("pattern", sort=False):
         first = own.iloc[0]
         line = {"modalities": str(pattern), "units": f"{first['units']:,.0f}", "patients": f"{first['patients']:,.0f}"}
-        for row in own.itertuples():
-            text = "–" if pd.isna(row.mean) else report.percent_interval(row.mean, row.low, row.high)
-            line[str(row.model)] = text
+        for row in own.to_dict("records"):
+            bounds = (row["mean"], row["low"], row["high"])
+            line[str(row["model"])] = "–" if pd.isna(row["mean"]) else report.percent_interval(*bounds)
         lines.append(line)
     return Table.of(f"{label}, %, of test units by the modalities they have [95 % over patients]", pd.DataFrame(lines))
 
 
 def _units(manifest: Mapping[str, Any]) -> int:
-    return max(1, sum(manifest["units"].values()))
+    return max(1, sum(int(count) for count in manifest["units"].values()))
 
 
 def _features(entry: Mapping[str, Any]) -> str:

@@ -154,7 +154,7 @@ def reliability_figure(table: pd.DataFrame, outcomes: Sequence[str]) -> "Figure"
     panels = figure.subplots(*shape, sharex="row", sharey="row", squeeze=False)
     for outcome, line in zip(outcomes, panels, strict=True):
         own = rows[rows["outcome"] == outcome]
-        top = min(1.0, 1.05 * float(own[["predicted", "high"]].max(axis=None)))
+        top = min(1.0, 1.05 * float(own[["predicted", "high"]].to_numpy(dtype=np.float64).max()))
         for method, axes in zip(RECALIBRATIONS, line, strict=True):
             figures.tidy(axes)
             axes.plot([0, 1], [0, 1], **figures.CHANCE)
@@ -281,7 +281,7 @@ def pattern_figure(patterns: pd.DataFrame) -> "Figure":
     dots.set_xlim(-0.6, len(names) - 0.4)
     dots.spines[:].set_visible(False)
     bars.barh(heights, 100 * patterns["share"], color=figures.COLOURS[0], height=0.6)
-    for height, row in zip(heights, patterns.itertuples(), strict=True):
-        bars.text(100 * row.share, height, f" {row.units:,}", va="center")
+    for height, row in zip(heights, patterns.to_dict("records"), strict=True):
+        bars.text(100 * row["share"], height, f" {row['units']:,}", va="center")
     bars.set(xlabel="share of units, %", xlim=(0, 115 * patterns["share"].max()))
     return figure

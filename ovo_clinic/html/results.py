@@ -31,7 +31,7 @@ def comparison(material: Material) -> Section:
     blocks.append(Table.of(report.caption(material.comparison, table), printed.drop(columns=tests)))
     if tests:
         compared = (table.rows["kind"] != "modality").to_numpy()
-        caption = "p-values (Welch / paired by seed / bootstrap over patients), Holm-corrected, against the best of the others"
+        caption = "p-values (Welch / paired by seed / bootstrap over patients), Holm-corrected, against the best other"
         blocks.append(Table.of(caption, printed.loc[compared, ["model", *tests]]))
     chance = {"auroc": 0.5, "mauc": 0.5, "auroc_macro": 0.5}.get(metric)
     figure = figures.interval_figure(table.rows, metric, label=label, chance=chance)
@@ -182,17 +182,18 @@ def groups(material: Material) -> Section:
         return Section("subgroups", "Subgroups", [Text(text)])
     label = _main(material)[1]
     rows = table[table["metric"] == metric]
-    keys = [(row.variable, row.level) for row in rows.itertuples()]
+    records = rows.to_dict("records")
+    keys = [(row["variable"], row["level"]) for row in records]
     names = {key: f"{subgroups.words(key[0])}: {key[1]}" for key in keys}
     lines = [
-        (row.model, names[key], 100 * row.mean, 100 * row.low, 100 * row.high)
-        for key, row in zip(keys, rows.itertuples(), strict=True)
+        (row["model"], names[key], *(100 * row[name] for name in ("mean", "low", "high")))
+        for key, row in zip(keys, records, strict=True)
     ]
     heads = list(dict.fromkeys(rows["model"]))
     figure = drawings.forest(lines, f"{label}, %", None, heads)
     differences = [
-        (row.model, names[key], 100 * row.difference, 100 * row.difference_low, 100 * row.difference_high)
-        for key, row in zip(keys, rows.itertuples(), strict=True)
+        (row["model"], names[key], *(100 * row[name] for name in ("difference", "difference_low", "difference_high")))
+        for key, row in zip(keys, records, strict=True)
     ]
     apart = drawings.forest(differences, f"{label} in the group minus {label} in all other units, points", 0.0, heads)
     blocks: list[Block] = [

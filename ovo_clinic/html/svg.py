@@ -37,7 +37,7 @@ def inline(figure: "Figure", name: str, description: str) -> Markup:
     import matplotlib
 
     stream = io.StringIO()
-    with matplotlib.rc_context(_SETTINGS):
+    with matplotlib.rc_context(_SETTINGS):  # type: ignore[arg-type]
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     text = stream.getvalue()
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)

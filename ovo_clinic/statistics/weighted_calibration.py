@@ -25,7 +25,8 @@ def ece(p: Floats, y: Floats, weights: Floats) -> Floats:
     bins = np.arange(member.max() + 1)[:, None] == member
     apart, total = np.abs((bins * (p - y)) @ weights).sum(axis=0), weights.sum(axis=0)
     found: Floats = np.full(total.shape, np.nan)
-    return np.divide(apart, total, out=found, where=total > 0)
+    np.divide(apart, total, out=found, where=total > 0)
+    return found
 
 
 def slope(p: Floats, y: Floats, weights: Floats) -> Floats:
