@@ -16,7 +16,8 @@ _STEPS = 25
 _LEAST_SPREAD = 1e-6  # logits closer than this are equal but for rounding, which leaves no slope
 _TOLERANCE = 1e-6  # Newton's next step would be its square
 _FLAT = 1e-4  # of the gradient, per unit: beyond it, a step is short only for want of curvature
-_LONGEST_STEP = 5.0  # far from the solution Newton's steps overshoot
+_NEAR = 0.1  # shorter steps are within reach of the solution
+_HALVINGS = 30
 
 
 def ece(p: Floats, y: Floats, weights: Floats) -> Floats:
@@ -84,8 +85,30 @@ def _newton(x: Floats, offset: Floats, y: Floats, weights: Floats, coefficients:
         # The pseudo-inverse: a single resample without any curvature must not stop all the others.
         inverse = np.linalg.pinv(np.moveaxis(curvature, 2, 0), hermitian=True)
         step = (inverse @ gradient.T[:, :, None])[:, :, 0].T
-        coefficients = coefficients + np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
+        coefficients = coefficients + _shortened(step, coefficients, x, offset, y, weights)
         if np.abs(step).max() < _TOLERANCE:
             break
     arrived = (np.abs(step) < _TOLERANCE) & (np.abs(gradient) < _FLAT * weights.sum(axis=0))
     return np.where(arrived.all(axis=0), coefficients, np.nan)
+
+
+def _shortened(step: Floats, start: Floats, x: Floats, offset: Floats, y: Floats, weights: Floats) -> Floats:
+    """The step (Q,R), halved until the loss falls: far from the solution, as with logits of 0 and 1, it overshoots."""
+    if np.abs(step).max() < _NEAR:
+        return step
+    sign, shortened = 1 - 2 * y[:, None], step.copy()
+    before = _loss(start, x, offset, sign, weights)
+    worse = np.arange(step.shape[1])
+    for _ in range(_HALVINGS):
+        after = _loss((start + shortened)[:, worse], x, offset, sign, weights[:, worse])
+        worse = worse[after > before[worse]]
+        if not worse.size:
+            break
+        shortened[:, worse] /= 2
+    return shortened
+
+
+def _loss(coefficients: Floats, x: Floats, offset: Floats, sign: Floats, weights: Floats) -> Floats:
+    """(R,) negative log-likelihood; sign (N,1) is 1 for a negative, -1 for a positive unit."""
+    losses: Floats = (weights * np.logaddexp(0, sign * (offset[:, None] + x @ coefficients))).sum(axis=0)
+    return losses

@@ -117,6 +117,7 @@ def test_keyboard_reaches_the_contents_and_what_scrolls(browser: webdriver.Chrom
     assert region.get_attribute("role") == "region" and region.get_attribute("aria-label")
 
 
+@pytest.mark.slow
 def test_other_kinds_of_task_in_a_browser(browser: webdriver.Chrome, several: Reported) -> None:
     opened(browser, several.study.report, WIDTHS[1])
     assert browser.get_log("browser") == []

@@ -135,6 +135,7 @@ def test_intervals_of_subsets_are_those_of_a_bootstrap_over_patients() -> None:
     )
 
 
+@pytest.mark.slow
 def test_other_kinds_of_task_have_subgroups(several: Reported) -> None:
     table = pd.read_csv(several.folder / "subgroups.csv")
     assert set(table["metric"]) == set(subgroups.METRICS[several.kind]) and "positives" not in table

@@ -127,6 +127,7 @@ def test_costs_are_those_of_the_runs(binary: Reported) -> None:
         assert table.loc[head, "parameters"] == costs["parameters"] and table.loc[head, "milliseconds"] > 0
 
 
+@pytest.mark.slow
 def test_every_class_has_its_metrics_against_the_rest(several: Reported) -> None:
     calibration = pd.read_csv(several.folder / "calibration.csv", keep_default_na=False, na_values=[""])
     names = {"multiclass": ["none", "mild", "severe"], "multilabel": ["pain", "fever"]}[several.kind]

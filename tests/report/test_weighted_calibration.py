@@ -80,3 +80,19 @@ def test_probabilities_without_a_slope_do_not_stop_the_others() -> None:
     p = np.where(np.arange(60) < 2, [0.2, 0.9] * 30, 0.5)  # resamples without the first two have one probability
     weights[:2, :10] = 0
     assert np.isnan(weighted_calibration.slope(p, np.array([0, 1] * 30, dtype=float), weights)[:10]).all()
+
+
+def test_probabilities_of_0_and_1_have_the_slope_that_statsmodels_finds() -> None:
+    random = np.random.default_rng(2)
+    score = random.normal(size=300)
+    y = (random.random(300) < expit(2 * score)).astype(float)
+    p = np.clip(np.round(expit(2 * score), 1), 1e-7, 1 - 1e-7)  # as isotonic regression gives them
+    weights = random.multinomial(300, np.full(300, 1 / 300), size=6).T.astype(float)
+    y[:3], p[:3] = [1, 0, 0], [1e-7, 1 - 1e-7, 1e-7]
+    slopes, intercepts = (find(p, y, weights) for find in (weighted_calibration.slope, weighted_calibration.intercept))
+    for r in range(6):
+        drawn = weights[:, r]
+        fitted = sm.GLM(y, sm.add_constant(logit(p)), sm.families.Binomial(), freq_weights=drawn).fit()
+        assert slopes[r] == pytest.approx(fitted.params[1], rel=1e-4)
+        alone = sm.GLM(y, np.ones((300, 1)), sm.families.Binomial(), offset=logit(p), freq_weights=drawn).fit()
+        assert intercepts[r] == pytest.approx(alone.params[0], abs=1e-4)
