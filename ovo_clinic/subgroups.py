@@ -25,7 +25,7 @@ RESAMPLES = 1000
 MOST_LEVELS = 8
 OTHERS, UNKNOWN = "all others", "not recorded"
 METRICS: Mapping[str, tuple[str, ...]] = {
-    "binary": ("auroc", "auprc", "brier", "intercept"),
+    "binary": ("auroc", "auprc", "brier", "excess"),
     "multiclass": ("mauc", "bca", "log_loss"),
     "multilabel": ("auroc_macro", "auprc_macro", "brier"),
 }

@@ -99,7 +99,9 @@ def _class_table(table: pd.DataFrame, metric: str) -> Table:
 
 
 def _title(metric: str, classes: Sequence[str] = ()) -> str:
-    known = {"brier": "Brier score", "intercept": "Calibration in the large"} | ({} if classes else {"auprc": "AUPRC"})
+    known = {"brier": "Brier score", "excess": "Observed minus predicted share"} | (
+        {} if classes else {"auprc": "AUPRC"}
+    )
     return known.get(metric) or report.metric_title(metric, classes)
 
 

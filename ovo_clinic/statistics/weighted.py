@@ -23,8 +23,8 @@ METRICS: Mapping[Kind, tuple[str, ...]] = {
     "multiclass": ("mauc", "bca", "log_loss"),
     "multilabel": ("auroc_macro", "auprc_macro", "auroc_micro", "auprc_micro", "brier"),
 }
-CALIBRATION = ("ece", "slope", "intercept")
-"""Further metrics of a binary task, computed where they are named; see `ovo_clinic.calibration`."""
+CALIBRATION = tuple(weighted_calibration.METRICS)
+"""Further metrics of a binary task, computed where they are named; see `weighted_calibration`."""
 
 
 def label_metrics(labels: int) -> list[str]:
@@ -72,9 +72,8 @@ def _binary(p: Floats, y: Floats, weights: Floats, metrics: frozenset[str]) -> d
         found["brier"] = _mean((p - y) ** 2, weights)
     if "log_loss" in metrics:
         found["log_loss"] = _mean(-np.log(_clipped(np.where(positive, p, 1 - p))), weights)
-    calibrations = {"ece": weighted_calibration.ece, "slope": weighted_calibration.slope}
-    calibrations |= {"intercept": weighted_calibration.intercept}
-    return found | {name: compute(p, y, weights) for name, compute in calibrations.items() if name in metrics}
+    named = [name for name in CALIBRATION if name in metrics]
+    return found | {name: weighted_calibration.METRICS[name](p, y, weights) for name in named}
 
 
 def _multiclass(p: Floats, y: Floats, weights: Floats, metrics: frozenset[str]) -> dict[str, Floats]:

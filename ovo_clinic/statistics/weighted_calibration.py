@@ -1,8 +1,10 @@
 """Calibration of one yes-or-no outcome under many weightings of the units at once, as `weighted` has the other metrics.
 
-Each equals its namesake in `ovo_clinic.calibration` where all weights are 1. Shapes: p (N,) in [0, 1], y (N,) 0/1,
-weights (N,R), not negative; each gives (R,), NaN where a weighting leaves a single class.
+Each but `excess` equals its namesake in `ovo_clinic.calibration` where all weights are 1. Shapes: p (N,) in [0, 1], y
+(N,) 0/1, weights (N,R), not negative; each gives (R,), NaN where a weighting does not define it.
 """
+
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +29,14 @@ def ece(p: Floats, y: Floats, weights: Floats) -> Floats:
     apart, total = np.abs((bins * (p - y)) @ weights).sum(axis=0), weights.sum(axis=0)
     found: Floats = np.full(total.shape, np.nan)
     np.divide(apart, total, out=found, where=total > 0)
+    return found
+
+
+def excess(p: Floats, y: Floats, weights: Floats) -> Floats:
+    """Share of positives minus the mean probability: above 0 the probabilities are too low on average."""
+    total = weights.sum(axis=0)
+    found: Floats = np.full(total.shape, np.nan)
+    np.divide((y - p) @ weights, total, out=found, where=total > 0)
     return found
 
 
@@ -112,3 +122,11 @@ def _loss(coefficients: Floats, x: Floats, offset: Floats, sign: Floats, weights
     """(R,) negative log-likelihood; sign (N,1) is 1 for a negative, -1 for a positive unit."""
     losses: Floats = (weights * np.logaddexp(0, sign * (offset[:, None] + x @ coefficients))).sum(axis=0)
     return losses
+
+
+METRICS: Mapping[str, Callable[[Floats, Floats, Floats], Floats]] = {
+    "ece": ece,
+    "slope": slope,
+    "intercept": intercept,
+    "excess": excess,
+}

@@ -65,7 +65,7 @@ def test_the_bootstrap_computes_them_where_they_are_named(drawn: tuple[np.ndarra
     found = statistics.bootstrap_by_patient(
         {"head": p}, y, np.arange(N) // 2, statistics.CALIBRATION, resamples=50, jackknife_groups=0
     )
-    assert set(found.estimates["head"]) == {"ece", "slope", "intercept"}
+    assert set(found.estimates["head"]) == {"ece", "slope", "intercept", "excess"}
     interval = found.interval("head", "slope")
     expected = sm.Logit(y, sm.add_constant(logit(p))).fit(disp=0).params[1]
     assert interval.estimate == pytest.approx(expected, rel=1e-5) and interval.low < expected < interval.high
