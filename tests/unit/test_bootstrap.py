@@ -148,7 +148,7 @@ def test_bootstrap_difference_uses_the_same_resamples() -> None:
 def test_bootstrap_is_seeded_and_independent_of_chunks_and_unlabelled_units(monkeypatch: pytest.MonkeyPatch) -> None:
     predictions, target, patients = cohort()
     found = bootstrap_by_patient({"a": predictions}, target, patients, resamples=50, seed=4)
-    monkeypatch.setattr("ovo_clinic.statistics.bootstrap._WEIGHTS_AT_ONCE", 7 * target.size)
+    monkeypatch.setattr("ovo_clinic.statistics.bootstrap.WEIGHTS_AT_ONCE", 7 * target.size)
     again = bootstrap_by_patient(
         {"a": np.c_[predictions, np.ones((3, 2))]},
         np.r_[target, np.nan, np.nan],
