@@ -207,7 +207,7 @@ def test_the_mlflow_model_is_files_with_pinned_requirements_and_a_made_up_exampl
     example = json.loads((trained.model / "input_example.json").read_text())
     assert example["columns"] == list(table(trained).columns) and len(example["data"]) == 2
     ages = pd.read_csv(trained.config.parent / "raw" / "stays.csv")["age"]
-    assert np.abs(ages - example["data"][0][0]).min() > 0 and example["data"][1][0] is None
+    assert np.abs(ages - example["data"][0][0]).min() > 0 and pd.isna(example["data"][1][0])
 
 
 def test_a_table_may_lack_columns_and_values(trained: Trained) -> None:
