@@ -139,7 +139,7 @@ def test_modality_dropout_trains(prepared: Prepared, tmp_path: Path) -> None:
         ("model.fusion=self_attention_reference", "model.allow_unsafe=true"),
         ("model.fusion.tokens=1", "tokens: ovo needs at least 2"),
         ("model.fusion.heads=5", "heads: 5 does not divide"),
-        ("model.encoders.modality_1=mlp", "did you mean 'modality_01'"),
+        ("model.encoders.modality_001=mlp", "did you mean 'modality_01'"),
         ("training.monitor=f1", "valid: auroc"),
         ("training.learning_rate=1e12", "lower training.learning_rate"),
         ("modalities=[nothing]", "nothing: not in the data set"),
