@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ovo_clinic.cli_values import names, size, words
+from ovo_clinic.commands.values import names, size, words
 from ovo_clinic.errors import UserError
 
 BOTH = {"iv": Path("a"), "cxr": Path("b c")}

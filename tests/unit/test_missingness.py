@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from ovo_clinic import experiment as experiments
 from ovo_clinic import importance, missingness, modality_figures, study
 from ovo_clinic.cli import app
-from ovo_clinic.cli_values import shares
+from ovo_clinic.commands.values import shares
 from ovo_clinic.errors import UserError
 from ovo_clinic.missingness import Pattern
 from ovo_clinic.prepare import find

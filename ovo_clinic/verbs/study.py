@@ -1,49 +1,34 @@
-"""The commands as Python functions, for notebooks and for the command line.
-
-from ovo_clinic.verbs import compare
-study = compare("eicu_mortality_24h", raw="eicu-demo", fusion=["concat", "ovo"], seeds=3)
-study.table.rows
-"""
+"""`compare` and the report of a finished comparison."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
+from ovo_clinic import experiment as experiments
 from ovo_clinic import (
-    breakdown,
     figures,
     missingness,
     modality_figures,
-    processes,
     report,
-    resources,
-    runs,
     scheduling,
     studies,
     study,
     tracked,
     tracking,
 )
-from ovo_clinic import experiment as experiments
 from ovo_clinic import folds as crossing
 from ovo_clinic import importance as importances
-from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.html import material, page
 from ovo_clinic.prepare import Prepared, prepare_task
 from ovo_clinic.raw_folders import Given
 from ovo_clinic.report import ComparisonTable
 from ovo_clinic.study import Comparison
-
-if TYPE_CHECKING:
-    from ovo_clinic.tune import Tuning
-
-Progress = Callable[[int, int], None]
+from ovo_clinic.verbs.work import Progress, local_or_cluster, no_progress
 
 
 @dataclass(frozen=True)
@@ -72,27 +57,6 @@ class Study:
     beside: "Study | None" = None
 
 
-@dataclass(frozen=True)
-class Run:
-    """A finished training run.
-
-    Attributes:
-        result: metrics, history, costs, hashes.
-        folder: where its weights and predictions lie.
-        tracking_uri: where MLflow holds it.
-        tables: of `breakdown.of_run`, which also lie in the folder.
-    """
-
-    result: dict[str, Any]
-    folder: Path
-    tracking_uri: str
-    tables: Mapping[str, pd.DataFrame]
-
-
-def _no_progress(done: int, total: int) -> None:
-    """Shows nothing."""
-
-
 def compare(
     task: str,
     overrides: Sequence[str] = (),
@@ -114,7 +78,7 @@ def compare(
     gpus: float | None = None,
     tracking_uri: str | None = None,
     allow_remote_tracking: bool = False,
-    on_progress: Progress = _no_progress,
+    on_progress: Progress = no_progress,
 ) -> Study:
     """Trains several fusion heads over the same seeds and splits, evaluates them and logs the study to MLflow.
 
@@ -157,30 +121,13 @@ def compare(
     study.check_options(experiment, experiment.compare.fusion)  # preparing may take hours
     study.baseline_arms(experiment, experiment.compare.baselines)
     store = tracking.Store(tracking.tracking_uri(tracking_uri, allow_remote_tracking))
-    scheduler = _scheduler(workers, cluster, gpus)
+    scheduler = local_or_cluster(workers, cluster, gpus)
     prepare = partial(prepare_task, raw_folder=raw)
     found = _study(experiment, prepare, store, scheduler, on_progress, register)
     other = _other_options(experiment) if beside else None
     if other is None:
         return found
     return replace(found, beside=_study(other, prepare, store, scheduler, on_progress))
-
-
-def _scheduler(workers: int | None, cluster: str | None, gpus: float | None) -> scheduling.Scheduler:
-    """Where the runs are computed.
-
-    Raises:
-        UserError: options that exclude each other.
-    """
-    if cluster is None:
-        if gpus is not None:
-            raise UserError("--gpus: shares out the GPUs of a cluster; add --cluster auto, after `ray start --head`")
-        return scheduling.LocalProcesses(workers or processes.default_workers())
-    if workers is not None:
-        raise UserError("--workers: a cluster runs as many as it has room for; leave it out with --cluster")
-    from ovo_clinic.cluster import RayCluster
-
-    return RayCluster(cluster, gpus or 0.0)
 
 
 def _other_options(experiment: Experiment) -> Experiment | None:
@@ -271,164 +218,3 @@ def _modality_tables(
         }
         found["importance"] = importances.table(comparison, left_out)
     return found
-
-
-def train(
-    task: str,
-    overrides: Sequence[str] = (),
-    *,
-    raw: Given | None = None,
-    tracking_uri: str | None = None,
-    allow_remote_tracking: bool = False,
-) -> Run:
-    """Trains one model and logs it to MLflow; arguments as in `compare`."""
-    from ovo_clinic import training
-
-    experiment = experiments.load(task, overrides)
-    experiment.resolved()  # checks names and options: preparing may take hours
-    store = tracking.Store(tracking.tracking_uri(tracking_uri, allow_remote_tracking))
-    prepared = prepare_task(experiment, raw)
-    folder = runs.run_folder(experiment, prepared)
-    result = training.train(experiment, prepared, folder)
-    store.log_train(result, f"{experiment.model.fusion.label} seed {experiment.seed}", folder.name)
-    tables = breakdown.of_run(
-        folder, prepared, prepared.chosen(experiment.modalities), report.HEADLINE[prepared.task.kind]
-    )
-    for name, table in tables.items():
-        table.to_csv(folder / f"{name}.csv", index=False)
-    return Run(result, folder, store.uri, tables)
-
-
-@dataclass(frozen=True)
-class Search:
-    """A finished search.
-
-    Attributes:
-        tuning: what was found and tried.
-        file: what `compare --tuned` takes.
-        tracking_uri: where MLflow holds it.
-    """
-
-    tuning: "Tuning"
-    file: Path
-    tracking_uri: str
-
-
-def tune(
-    task: str,
-    overrides: Sequence[str] = (),
-    *,
-    raw: Given | None = None,
-    fusion: Sequence[str] | None = None,
-    unimodal: bool | None = None,
-    sampler: str | None = None,
-    trials: int | None = None,
-    storage: str | None = None,
-    out: Path | None = None,
-    workers: int | None = None,
-    cluster: str | None = None,
-    gpus: float | None = None,
-    tracking_uri: str | None = None,
-    allow_remote_tracking: bool = False,
-    on_progress: Progress = _no_progress,
-) -> Search:
-    """Searches settings for every head with the same budget, on the validation split, and logs the search to MLflow.
-
-    Args:
-        task: a task's name or the path of a config.
-        overrides: `key=value` settings; `tune.space` says what is searched.
-        raw: as in `compare`.
-        fusion: heads (default: the config's).
-        unimodal: also search for every modality alone (default: the config's).
-        sampler: `tpe`, `random` or `grid` (default: the config's).
-        trials: how many for each head (default: the config's).
-        storage: of Optuna, an SQLAlchemy URL (default: sqlite under OVO_CLINIC_HOME).
-        out: also write the settings that were found here.
-        workers: parallel processes (default: one per core).
-        cluster: as in `compare`.
-        gpus: as in `compare`.
-        tracking_uri: MLflow store (default: local sqlite).
-        allow_remote_tracking: permit a store or a storage on another machine.
-        on_progress: called with (trials done, trials in all).
-
-    Raises:
-        UserError: anything wrong with the settings or the data.
-    """
-    from ovo_clinic import tune as tuning
-
-    compared = {"fusion": fusion, "unimodal": unimodal}
-    searched = {"sampler": sampler, "trials": trials}
-    experiment = experiments.load(task, overrides)
-    experiment = experiment.with_compare({k: v for k, v in compared.items() if v is not None})
-    experiment = experiment.with_tune({k: v for k, v in searched.items() if v is not None})
-    study.check_options(experiment, experiment.compare.fusion)  # preparing may take hours
-    store = tracking.Store(tracking.tracking_uri(tracking_uri, allow_remote_tracking))
-    found = tuning.tune(
-        experiment,
-        prepare_task(experiment, raw),
-        experiment.compare.fusion,
-        unimodal=experiment.compare.unimodal,
-        storage=None if storage is None else tracking.permitted(storage, allow_remote_tracking, "--storage"),
-        scheduler=_scheduler(workers, cluster, gpus),
-        on_progress=on_progress,
-    )
-    if out is not None:
-        found.tuned.write(out)
-    store.log_tuning(found, {**experiment.resolved(), "tune": experiment.tune.model_dump(mode="json")})
-    return Search(found, out or found.file, store.uri)
-
-
-@dataclass(frozen=True)
-class DemoResult:
-    """What the demo shows.
-
-    Attributes:
-        study: the comparison on synthetic data.
-        oracle: AUROC of the probabilities that the labels were drawn from, on the same test units.
-        best_single: (modality, mean AUROC) of the best modality alone.
-        gains: head -> share of the way from the best single modality to the oracle.
-    """
-
-    study: Study
-    oracle: float
-    best_single: tuple[str, float]
-    gains: Mapping[str, float]
-
-
-def demo(*, patients: int, seeds: int, workers: int | None = None, on_progress: Progress = _no_progress) -> DemoResult:
-    """The main job with nothing to download: synthetic eICU folder, prepare, compare, statistics, MLflow.
-
-    Args:
-        patients: people in the synthetic folder.
-        seeds: runs per head and modality.
-        workers: parallel processes (default: one per core).
-        on_progress: called with (runs done, runs in all).
-    """
-    from ovo_clinic.registry import SYNTHETIC
-
-    raw = resources.home() / "demo" / f"eicu-{patients}"
-    if not raw.is_dir():
-        raw.parent.mkdir(mode=0o700, exist_ok=True)
-        SYNTHETIC.build("eicu", raw, options={"patients": patients})
-    found = compare("eicu_mortality_24h", raw=raw, seeds=seeds, unimodal=True, workers=workers, on_progress=on_progress)
-    oracle = oracle_auroc(found.comparison.prepared, raw)
-    rows = found.table.rows
-    single = rows[rows["kind"] == "modality"].sort_values("auroc_mean").iloc[-1]
-    start = float(single["auroc_mean"])
-    heads = rows[rows["kind"] == "head"]
-    gains = {str(row["model"]): (float(row["auroc_mean"]) - start) / (oracle - start) for _, row in heads.iterrows()}
-    return DemoResult(found, oracle, (str(single["model"]), start), gains)
-
-
-def oracle_auroc(prepared: Prepared, raw: Path) -> float:
-    """AUROC on the test units of the probabilities that a synthetic folder's labels were drawn from."""
-    import polars as pl
-
-    from ovo_clinic.metrics import auroc
-
-    rows = prepared.rows("test")
-    units = prepared.cohort.select(pl.col("unit_id").gather(rows))
-    truth = pl.read_csv(raw / "oracle.csv.gz").rename({"patientunitstayid": "unit_id"})
-    probability = units.join(truth, on="unit_id", how="left", maintain_order="left")["probability"]
-    assert probability.null_count() == 0, "a unit has no oracle"
-    return auroc(probability.to_numpy(), np.asarray(prepared.target[rows]))

@@ -1,0 +1,24 @@
+"""The commands as Python functions, for notebooks and for the command line.
+
+from ovo_clinic.verbs import compare
+study = compare("eicu_mortality_24h", raw="eicu-demo", fusion=["concat", "ovo"], seeds=3)
+study.table.rows
+"""
+
+from ovo_clinic.verbs.search import Search, tune
+from ovo_clinic.verbs.single_run import Run, train
+from ovo_clinic.verbs.study import Study, compare, write_report
+from ovo_clinic.verbs.synthetic_study import SyntheticStudy, demo, oracle_auroc
+
+__all__ = [
+    "Run",
+    "Search",
+    "Study",
+    "SyntheticStudy",
+    "compare",
+    "demo",
+    "oracle_auroc",
+    "train",
+    "tune",
+    "write_report",
+]
