@@ -14,16 +14,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ovo_clinic import report, statistics
+from ovo_clinic import report
 from ovo_clinic.data import ClinicalDataset
 from ovo_clinic.missingness import hide, presence
 from ovo_clinic.study import Comparison
-from ovo_clinic.trained import Trained, altered
+from ovo_clinic.trained import Trained, altered, over_patients
 from ovo_clinic.types import Batch
 
 Floats = NDArray[np.float64]
 
-RESAMPLES = 1000
 SHUFFLES = 5
 
 
@@ -100,21 +99,13 @@ def _exchange(dataset: ClinicalDataset, name: str, partner: Mapping[int, int]) -
 
 
 def _compared(comparison: Comparison, found: Mapping[str, Floats]) -> pd.DataFrame:
-    prepared = comparison.prepared
-    rows = prepared.rows("test")
-    bootstrap = statistics.bootstrap_by_patient(
-        found,
-        prepared.target[rows],
-        prepared.cohort["patient_id"].gather(rows).to_numpy(),
-        resamples=RESAMPLES,
-        jackknife_groups=0,
-    )
+    bootstrap = over_patients(comparison, found)
     lines = []
     for key in found:
         head, modality, measure = key.split("\n")
         if not modality:
             continue
-        for metric in report.HEADLINE[prepared.manifest["kind"]]:
+        for metric in report.HEADLINE[comparison.prepared.manifest["kind"]]:
             loss = bootstrap.difference(_key(head), key, metric)
             line = {"model": head, "modality": modality, "measure": measure, "metric": metric}
             numbers = {"loss": loss.estimate, "low": loss.low, "high": loss.high}

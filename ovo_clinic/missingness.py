@@ -14,11 +14,11 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from ovo_clinic import report, statistics
+from ovo_clinic import report
 from ovo_clinic.errors import UserError
 from ovo_clinic.registry import suggest
 from ovo_clinic.study import Comparison
-from ovo_clinic.trained import altered
+from ovo_clinic.trained import altered, over_patients
 from ovo_clinic.types import Batch
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ Presence = NDArray[np.bool_]
 """(N,M) by cohort row and modality, in the order of the names: True = there."""
 
 RANDOM, NATURAL, ONE = "random", "natural", "modality:"
-RESAMPLES = 1000
 
 
 @dataclass(frozen=True)
@@ -146,13 +145,7 @@ def sweep(comparison: Comparison, rates: Sequence[float], pattern: Pattern, *, s
         for rate, values in altered(comparison, head, rows, alterations).items()
     }
     metrics = report.HEADLINE[prepared.manifest["kind"]]
-    bootstrap = statistics.bootstrap_by_patient(
-        found,
-        prepared.target[rows],
-        prepared.cohort["patient_id"].gather(rows).to_numpy(),
-        resamples=RESAMPLES,
-        jackknife_groups=0,
-    )
+    bootstrap = over_patients(comparison, found)
     lines = []
     for head in comparison.heads:
         for rate in rates:

@@ -13,6 +13,7 @@ from ovo_clinic.data import ClinicalDataset, DataModule, model_inputs
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepare import Prepared
 from ovo_clinic.splitting import SPLITS
+from ovo_clinic.statistics import Bootstrap, bootstrap_by_patient
 from ovo_clinic.study import Comparison
 from ovo_clinic.tasks import task_for
 from ovo_clinic.types import Batch, Task
@@ -20,6 +21,8 @@ from ovo_clinic.types import Batch, Task
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 Alteration = Callable[[Batch], Batch]
+
+RESAMPLES = 1000
 
 
 def unaltered(batch: Batch) -> Batch:
@@ -93,3 +96,21 @@ def altered(
         for name, alter in alterations.items():
             found[name].append(trained.probabilities(rows, alter))
     return {name: np.stack(values) for name, values in found.items()}
+
+
+def over_patients(comparison: Comparison, found: Mapping[str, Floats]) -> Bootstrap:
+    """Bootstrap over patients of what altered runs predict for the test units, for percentile intervals.
+
+    Args:
+        comparison: finished runs.
+        found: (S,N) or (S,N,K) by name, of the test units.
+    """
+    prepared = comparison.prepared
+    rows = prepared.rows("test")
+    return bootstrap_by_patient(
+        found,
+        prepared.target[rows],
+        prepared.cohort["patient_id"].gather(rows).to_numpy(),
+        resamples=RESAMPLES,
+        jackknife_groups=0,
+    )

@@ -4,12 +4,16 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ovo_clinic.errors import UserError
+from ovo_clinic.types import Modality
+
+Output = Literal["cls", "mean", "tokens"]
+"""What a model gives out: the state of its first token, the mean over all tokens, or all of them."""
 
 
 def checkpoint_folder(given: str) -> Path:
@@ -106,3 +110,22 @@ def _silent() -> Iterator[None]:
         log.set_verbosity(level)
         if bars:
             log.enable_progress_bar()
+
+
+def check_kind(encoder: str, modality: Modality, kind: str, frozen: bool) -> None:
+    """Checks that an encoder is given what its model reads, or with `frozen: true` what the model made of it.
+
+    Raises:
+        UserError: it is given something else.
+    """
+    if modality.kind not in (("vector", "sequence") if frozen else (kind,)):
+        raise UserError(
+            f"encoder: {encoder} takes {kind}s, or with frozen: true what it made of them, and {modality.name} is of "
+            f"kind {modality.kind}"
+        )
+
+
+def embedded(x: Tensor, mask: Tensor) -> Tensor:
+    """Embeddings of a frozen model as tokens (B,T,F), zero where masked: x (B,F) or (B,T,F), mask (B,1) or (B,T)."""
+    values = x if x.ndim == 3 else x[:, None]
+    return values.masked_fill(~mask[..., None], 0)

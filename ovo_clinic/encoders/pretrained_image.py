@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,13 +14,11 @@ from torch.nn.functional import interpolate
 from ovo_clinic import derived
 from ovo_clinic.arrays import Column, ModalityArray
 from ovo_clinic.attention.hf import use_attention
-from ovo_clinic.encoders.checkpoints import checkpoint_folder, load_model
+from ovo_clinic.encoders.checkpoints import Output, check_kind, checkpoint_folder, embedded, load_model
 from ovo_clinic.errors import UserError
 from ovo_clinic.prepared import Prepared
 from ovo_clinic.registry import ENCODERS
 from ovo_clinic.types import Modality, Tokens
-
-Output = Literal["cls", "mean", "tokens"]
 
 IMAGENET = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 """Mean and standard deviation of red, green and blue; what most checkpoints were trained with."""
@@ -63,11 +61,7 @@ class PretrainedImage(nn.Module):
         attention: str | None = None,
     ) -> None:
         super().__init__()
-        if modality.kind not in (("vector", "sequence") if frozen else ("image",)):
-            raise UserError(
-                f"encoder: pretrained_image takes images, or with frozen: true what it made of them, and "
-                f"{modality.name} is of kind {modality.kind}"
-            )
+        check_kind("pretrained_image", modality, "image", frozen)
         self.model = None if frozen else _model(checkpoint_folder(checkpoint), modality.features, attention)
         self.output = output
         width = modality.features if self.model is None else _shape(self.model, output)[1]
@@ -99,8 +93,7 @@ class PretrainedImage(nn.Module):
             values = _states(self.model, torch.where(mask[..., None, None], x, 0), self.output)
             mask = mask.expand(-1, values.shape[1])
         else:
-            values = x if x.ndim == 3 else x[:, None]
-            values = values.masked_fill(~mask[..., None], 0)
+            values = embedded(x, mask)
         return Tokens(self.out(values).masked_fill(~mask[..., None], 0), mask)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,19 @@ from torch import Tensor, nn
 from ovo_clinic import derived
 from ovo_clinic.arrays import Column, ModalityArray
 from ovo_clinic.attention.hf import use_attention
-from ovo_clinic.encoders.checkpoints import checkpoint_folder, load_config, load_model, load_tokenizer
+from ovo_clinic.encoders.checkpoints import (
+    Output,
+    check_kind,
+    checkpoint_folder,
+    embedded,
+    load_config,
+    load_model,
+    load_tokenizer,
+)
 from ovo_clinic.errors import UserError
 from ovo_clinic.prepared import Prepared
 from ovo_clinic.registry import ENCODERS
 from ovo_clinic.types import Modality, Tokens
-
-Output = Literal["cls", "mean", "tokens"]
 
 _TEXTS_AT_ONCE = 1024
 _TOKENS_AT_ONCE = 8192
@@ -63,11 +69,7 @@ class Text(nn.Module):
         attention: str | None = None,
     ) -> None:
         super().__init__()
-        if modality.kind not in (("vector", "sequence") if frozen else ("text",)):
-            raise UserError(
-                f"encoder: text takes texts, or with frozen: true what it made of them, and {modality.name} is of "
-                f"kind {modality.kind}"
-            )
+        check_kind("text", modality, "text", frozen)
         self.model = None if frozen else _model(checkpoint_folder(checkpoint), attention)
         self.output = output
         self.out = nn.Linear(modality.features if self.model is None else self.model.config.hidden_size, dim)
@@ -99,8 +101,7 @@ class Text(nn.Module):
         if self.model is not None:
             values, mask = _read(self.model, x, mask, self.output)
         else:
-            values = x if x.ndim == 3 else x[:, None]
-            values = values.masked_fill(~mask[..., None], 0)
+            values = embedded(x, mask)
         return Tokens(self.out(values).masked_fill(~mask[..., None], 0), mask)
 
 

@@ -36,7 +36,7 @@ class CrossAttention(nn.Module):
         precondition_eps: the least norm that is divided by.
 
     Raises:
-        UserError: fewer than two modalities, and see `mechanism.build_core`.
+        UserError: fewer than two modalities, and see `routing.build_core`.
     """
 
     unsafe: str | None = None

@@ -25,7 +25,7 @@ class SelfAttention(nn.Module):
         precondition_eps: the least norm that is divided by.
 
     Raises:
-        UserError: see `mechanism.build_core`.
+        UserError: see `routing.build_core`.
     """
 
     unsafe: str | None = None
