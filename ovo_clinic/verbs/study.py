@@ -17,7 +17,6 @@ from ovo_clinic import (
     scheduling,
     studies,
     study,
-    tracked,
     tracking,
 )
 from ovo_clinic import folds as crossing
@@ -152,7 +151,7 @@ def _study(
     compared = partial(study.compare, fusion=settings.fusion, scheduler=scheduler, on_progress=on_progress)
     trained = partial(compared, prepared=prepared, seeds=settings.seeds)
     all_rows = {"unimodal": settings.unimodal, "baselines": settings.baselines}
-    with tracked.machine_load() as load:
+    with tracking.machine_load() as load:
         comparison = trained(experiment, **all_rows)
     table = report.comparison_table(comparison)
     report.save(comparison, table)

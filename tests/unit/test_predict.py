@@ -18,10 +18,11 @@ import pytest
 import yaml
 from mlflow.models import Model
 
-from ovo_clinic import cli, drift, experiment, runs, served, tracked, training
+from ovo_clinic import cli, drift, experiment, runs, served, training
 from ovo_clinic.errors import UserError
 from ovo_clinic.predict import Predictions, predict
 from ovo_clinic.prepare import prepare_task
+from ovo_clinic.tracking import models
 from tests.small_data import FIRST_UNIT, PERSON, QUICK, flat_files
 
 STAYS = 240
@@ -52,7 +53,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
         run = runs.run_folder(settings, prepared)
         training.train(settings, prepared, run)
         (folder / "store").mkdir()
-        tracked.save(run, folder / "store" / "mlflow", Model())
+        models.save(run, folder / "store" / "mlflow", Model())
         yield Trained(config, run, folder / "store" / "mlflow")
 
 

@@ -1,103 +1,22 @@
-"""What an MLflow store keeps beside runs: the data by their digests, and trained models that load without this package.
+"""Trained models in a store: files, no pickle, that load where this package is not installed."""
 
-The one module beside `tracking` that knows MLflow. A model is files: no pickle.
-"""
-
-import itertools
-import json
-import os
 import shutil
 import tempfile
-import threading
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from mlflow import MlflowClient
-from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput, Metric
+from mlflow.entities import LoggedModelOutput
 from mlflow.models import Model
 from packaging.requirements import Requirement
 
+import ovo_clinic
 from ovo_clinic import drift, resources, runs
 from ovo_clinic.errors import UserError
 from ovo_clinic.predict import MODEL_FILES, model_hash, outcome_names
 from ovo_clinic.study import Comparison
 
-_DIGEST_LENGTH = 36
-# MLflow's own progress bars, one for every file, and its addresses of every run would stand between our lines.
-os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
-_SAMPLING_SECONDS = 10.0
 _NOT_IN_NAMES = str.maketrans(dict.fromkeys("/:.%\"'", "_"))
-
-
-def dataset(described: Mapping[str, Any]) -> DatasetInput:
-    """The prepared data as MLflow shows them: digests, modalities and counts, no row.
-
-    Args:
-        described: `dataset`, `task`, `key` and `digests`; where known `modalities`, and `units` and `patients` by part.
-    """
-    modalities = described.get("modalities", [])
-    names = list(modalities) if isinstance(modalities, Mapping) else [entry["name"] for entry in modalities]
-    counts = {name: described[name] for name in ("units", "patients") if name in described}
-    source = {name: described["digests"][name] for name in ("spec", "split")} | {"key": described["key"]}
-    found = Dataset(
-        name=described["task"],
-        digest=described["key"][:_DIGEST_LENGTH],
-        source_type="ovo_clinic",
-        source=json.dumps({"dataset": described["dataset"], **source}),
-        schema=json.dumps({"mlflow_colspec": [{"name": name, "type": "tensor"} for name in names]}),
-        profile=json.dumps(counts),
-    )
-    return DatasetInput(found, [InputTag("mlflow.data.context", "train, validation, test")])
-
-
-@contextmanager
-def machine_load(seconds: float = _SAMPLING_SECONDS) -> Iterator[list[Metric]]:
-    """Samples the machine in the background: processor, memory, disk, network and GPUs, as MLflow names them.
-
-    Args:
-        seconds: between samples; there is one at the end too.
-
-    Yields:
-        The list that fills; complete once the block is left.
-    """
-    from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
-    from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
-    from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
-    from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
-
-    monitors: list[Any] = []
-    for make in (CPUMonitor, DiskMonitor, NetworkMonitor, GPUMonitor):
-        try:
-            monitors.append(make())
-        except Exception:  # of NVIDIA's library, where there is no card or no driver
-            pass
-    samples: list[Metric] = []
-    over = threading.Event()
-
-    def watch() -> None:
-        for step in itertools.count():
-            last = over.wait(seconds)
-            now = int(time.time() * 1000)
-            for monitor in monitors:
-                monitor.collect_metrics()
-                values = monitor.aggregate_metrics()
-                samples.extend(Metric(f"system/{name}", value, now, step) for name, value in values.items())
-                monitor.clear_metrics()
-            if last:
-                return
-
-    thread = threading.Thread(target=watch, daemon=True, name="machine_load")
-    thread.start()
-    try:
-        yield samples
-    finally:
-        over.set()
-        thread.join()
 
 
 def best_run(comparison: Comparison) -> tuple[str, int] | None:
@@ -188,7 +107,7 @@ def save(run: Path, out: Path, model: Model) -> None:
         out,
         loader_module=served.__name__,
         data_path=str(files),
-        code_paths=[str(Path(__file__).resolve().parent)],
+        code_paths=[str(Path(ovo_clinic.__file__).parent)],
         mlflow_model=model,
         signature=ModelSignature(Schema([*inputs]), Schema([*outputs])),
         input_example=served.example(profiles),

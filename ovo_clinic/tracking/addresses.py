@@ -1,0 +1,46 @@
+"""Where an MLflow store is, and whether it may be used: only what surely lies on this machine, unless allowed."""
+
+import os
+from urllib.parse import urlparse
+
+from ovo_clinic import resources
+from ovo_clinic.errors import UserError
+
+
+def tracking_uri(given: str | None, allow_remote: bool) -> str:
+    """The store: the given one, else MLFLOW_TRACKING_URI, else sqlite under OVO_CLINIC_HOME.
+
+    Raises:
+        UserError: the store may be on another machine and `allow_remote` was not given.
+    """
+    uri = given or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{resources.home() / 'mlflow.db'}"
+    return permitted(uri, allow_remote, "--tracking-uri")
+
+
+def permitted(uri: str, allow_remote: bool, option: str) -> str:
+    """The address of a store, where it may be used.
+
+    Raises:
+        UserError: it may be on another machine and `allow_remote` was not given.
+    """
+    if not allow_remote and not _is_local(uri):
+        raise UserError(
+            f"{option}: {without_credentials(uri)} may be another machine; only aggregates are sent, but add "
+            "--allow-remote-tracking if that is meant"
+        )
+    return uri
+
+
+def _is_local(uri: str) -> bool:
+    """Whether a store surely lies on this machine: a file, or a server under a loopback name."""
+    parts = urlparse(uri)
+    if parts.scheme in ("", "file", "sqlite"):
+        return not parts.hostname and not uri.startswith("databricks")
+    # A database takes `?host=` for its server.
+    return parts.hostname in ("localhost", "127.0.0.1", "::1") and "host" not in parts.query
+
+
+def without_credentials(uri: str) -> str:
+    """The address of a store without a user's name and password."""
+    parts = urlparse(uri)
+    return uri.replace(parts.netloc, parts.netloc.rpartition("@")[2], 1) if "@" in parts.netloc else uri
