@@ -1,6 +1,7 @@
 """Fixtures that every test may use."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "home"
     monkeypatch.setenv("OVO_CLINIC_HOME", str(folder))
     return folder
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of an empty database on a PostgreSQL server."""
+    from tests.servers import postgresql
+
+    with postgresql(tmp_path_factory.mktemp("postgresql") / "log") as address:
+        yield address

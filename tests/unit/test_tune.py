@@ -239,3 +239,19 @@ def test_a_run_killed_after_its_last_epoch_trains_no_further(
             training.train(settings, finished.prepared, tmp_path / "killed")
     resumed = training.train(settings, finished.prepared, tmp_path / "killed")
     assert resumed["history"] == whole["history"] and resumed["metrics"] == whole["metrics"]
+
+
+@pytest.mark.slow
+def test_a_search_lives_in_postgresql(finished: Tuning, tmp_path: Path, database: str) -> None:
+    def stop(done: int, total: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        search(tmp_path / "home", scheduler=LocalProcesses(2), storage=database, on_progress=stop)
+    assert not (tmp_path / "home" / "tuning.db").exists()
+    assert 0 < sum(summary.n_trials for summary in optuna.get_all_study_summaries(database)) < 2 * TRIALS
+    again = search(tmp_path / "home", scheduler=LocalProcesses(2), storage=database)
+    assert_frame_equal(outcome(again), outcome(finished), check_exact=True)
+    assert again.tuned == finished.tuned
+    assert sum(summary.n_trials for summary in optuna.get_all_study_summaries(database)) == 2 * TRIALS
