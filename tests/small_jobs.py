@@ -1,10 +1,13 @@
 """Jobs for tests of schedulers: no model is trained."""
 
+import json
 import os
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.scheduling import Job
@@ -40,3 +43,23 @@ class InThisProcess:
             job = waiting.pop(0)
             job.run()
             waiting += on_done(job)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Writes when it began, when it ended and which GPUs it was given."""
+
+    experiment: Experiment
+    data: Path
+    folder: Path
+    seconds: float = 1.5
+
+    def run(self) -> None:
+        began = time.monotonic()
+        time.sleep(self.seconds)
+        span = {"began": began, "ended": time.monotonic(), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
+        self.folder.mkdir()
+        (self.folder / "span.json").write_text(json.dumps(span))
+
+    def span(self) -> dict[str, Any]:
+        return dict(json.loads((self.folder / "span.json").read_text()))

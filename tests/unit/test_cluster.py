@@ -18,7 +18,7 @@ from ovo_clinic.scheduling import LocalProcesses, Scheduler
 from ovo_clinic.study import Comparison
 from tests.conftest import unavailable
 from tests.small_data import SIMULATION
-from tests.small_jobs import Note
+from tests.small_jobs import Note, Timed
 
 HEADS = [Choice(name=name) for name in ("concat", "self_attention", "cross_attention", "ovo")]
 SEEDS = 5
@@ -94,3 +94,17 @@ def test_mistakes_on_a_cluster_are_one_line(cluster: Any, tmp_path: Path) -> Non
     with pytest.raises(UserError, match="^--cluster: the workers of one run were lost 4 times[^\n]*$"):
         RayCluster(cluster.address).run([deadly], lambda job: ())
     assert deadly.runs == 4
+
+
+@pytest.mark.slow
+def test_runs_share_a_gpu_by_the_fraction_that_each_is_given(cluster: Any, tmp_path: Path) -> None:
+    # Ray counts GPUs as they are declared; no run here uses one.
+    cluster.add_node(num_cpus=8, num_gpus=1, object_store_memory=80_000_000)
+    given = experiments.load("simulation")
+    for share, together in ((0.25, 4), (0.5, 2)):
+        jobs = [Timed(given, tmp_path, tmp_path / f"{share} {number}") for number in range(8)]
+        RayCluster(cluster.address, share).run(jobs, lambda job: ())
+        spans = [job.span() for job in jobs]
+        assert {span["gpus"] for span in spans} == {"0"}
+        at_once = [sum(one["began"] <= span["began"] < one["ended"] for one in spans) for span in spans]
+        assert max(at_once) == together
