@@ -1,6 +1,6 @@
 """Vision transformer encoder on any attention mechanism."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -10,6 +10,7 @@ from ovo_clinic.attention.lpi import LocalPatchInteraction
 from ovo_clinic.attention.multihead import attention_layer
 from ovo_clinic.attention.routing import SOFTMAX, Eps, Routing, build_core, check_heads
 from ovo_clinic.attention.window import Grid
+from ovo_clinic.encoders.blocks import Branch, layer_scale, sinusoidal_positions, token_network
 from ovo_clinic.encoders.shapes import VIT_TI, VitShape
 from ovo_clinic.errors import UserError
 from ovo_clinic.registry import ATTENTION, ENCODERS, Choice
@@ -94,32 +95,15 @@ class Vit(nn.Module):
         return torch.cat([token, x], dim=1)
 
 
-class Branch(nn.Module):
-    """Adds a layer of the normed input: x + scale * dropout(layer(norm(x)))."""
-
-    def __init__(self, shape: VitShape, layer: nn.Module, dropout: float) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(shape.width)
-        self.layer = layer
-        self.dropout = nn.Dropout(dropout)
-        self.scale = _layer_scale(shape)
-
-    def forward(self, x: Tensor, *arguments: Any) -> Tensor:
-        """x (B,N,width), and what else the layer takes -> (B,N,width)."""
-        added = self.dropout(self.layer(self.norm(x), *arguments))
-        out: Tensor = x + (added if self.scale is None else self.scale * added)
-        return out
-
-
 class Block(nn.Module):
     """Attention, local patch interaction if the shape has it, and a network on each token."""
 
     def __init__(self, shape: VitShape, mixer: nn.Module, dropout: float) -> None:
         super().__init__()
-        self.mixer = Branch(shape, mixer, dropout)
+        self.mixer = Branch(shape.width, mixer, dropout, shape.layer_scale)
         interaction = LocalPatchInteraction(1, shape.width) if shape.lpi else None
-        self.interaction = None if interaction is None else Branch(shape, interaction, dropout)
-        self.network = Branch(shape, _network(shape.width), dropout)
+        self.interaction = None if interaction is None else Branch(shape.width, interaction, dropout, shape.layer_scale)
+        self.network = Branch(shape.width, token_network(shape.width), dropout, shape.layer_scale)
 
     def forward(self, x: Tensor, grid: Grid, mask: Tensor | None) -> Tensor:
         """x (B,N,width), mask (B,1), True = valid -> (B,N,width)."""
@@ -140,8 +124,8 @@ class ClassBlock(nn.Module):
         self.norm = nn.LayerNorm(shape.width)
         self.attention = attention_layer(core, shape.width, shape.heads)
         self.dropout = nn.Dropout(dropout)
-        self.scale = _layer_scale(shape)
-        self.network = Branch(shape, _network(shape.width), dropout)
+        self.scale = layer_scale(shape.width, shape.layer_scale)
+        self.network = Branch(shape.width, token_network(shape.width), dropout, shape.layer_scale)
 
     def forward(self, token: Tensor, patches: Tensor, mask: Tensor | None) -> Tensor:
         """Token (B,1,width), patches (B,N,width), mask (B,1), True = valid -> (B,1,width)."""
@@ -202,28 +186,8 @@ def _mixer(shape: VitShape, attention: Choice, eps: float | None, grid: Grid, bl
     return layer
 
 
-def _network(width: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-
-
-def _layer_scale(shape: VitShape) -> nn.Parameter | None:
-    return None if shape.layer_scale is None else nn.Parameter(torch.full((shape.width,), shape.layer_scale))
-
-
 def _positions(grid: Grid, shape: VitShape) -> Tensor:
     """(1,N,width)."""
     if shape.positions == "learned":
         return nn.Parameter(0.02 * torch.randn(1, grid[0] * grid[1], shape.width))
     return nn.Buffer(sinusoidal_positions(grid, shape.width)[None], persistent=False)
-
-
-def sinusoidal_positions(grid: Grid, width: int) -> Tensor:
-    """Sines and cosines of the row, then of the column, at wavelengths from 2 pi to 20000 pi, (N,width).
-
-    Source:
-        Vaswani et al. 2017, section 3.5, for each axis with half of the channels.
-    """
-    frequencies = 10000.0 ** (-torch.arange(width // 4) / (width // 4))
-    places = torch.cartesian_prod(*(torch.arange(length) for length in grid)).float()
-    angles = places[..., None] * frequencies  # (N,2,width/4)
-    return torch.cat([angles.sin(), angles.cos()], dim=-1).flatten(1)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from ovo_clinic.encoders.blocks import sinusoidal_positions
 from ovo_clinic.encoders.shapes import SWIN_SHAPES, VIT_SHAPES
-from ovo_clinic.encoders.vit import sinusoidal_positions
 from ovo_clinic.errors import UserError
 from ovo_clinic.model import FusionModel
 from ovo_clinic.registry import ENCODERS
