@@ -29,6 +29,8 @@ from ovo_clinic.prepared import TASK_FIELDS, Prepared
 from ovo_clinic.spec import TaskSpec
 from ovo_clinic.tables import StepsTable, VectorTable
 from ovo_clinic.tasks import task_for
+from ovo_clinic.training import fitting
+from ovo_clinic.training.module import FusionModule
 from ovo_clinic.types import Batch
 
 BINS, COLUMNS, FEATURES = 48, 34, 20
@@ -120,8 +122,8 @@ def trained_epochs(experiment: Experiment, module: DataModule) -> list[float]:
     clock = EpochTimes()
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trainer = training.trainer_for(experiment.training, [clock], Path(folder))
-        trainer.fit(training.FusionModule(model, task, experiment), datamodule=module)
+        trainer = fitting.trainer_for(experiment.training, [clock], Path(folder))
+        trainer.fit(FusionModule(model, task, experiment), datamodule=module)
     return clock.seconds
 
 

@@ -28,7 +28,7 @@ SOURCES = sorted(path for folder in ("ovo_clinic", "pipelines") for path in (REP
 # Library -> the only files that may import it.
 ONLY_IN = {
     "mlflow": ["ovo_clinic/tracking/*.py"],
-    "lightning": ["ovo_clinic/training.py", "ovo_clinic/data.py"],
+    "lightning": ["ovo_clinic/training/*.py", "ovo_clinic/data.py"],
     "pytorch_lightning": [],
     "transformers": ["ovo_clinic/encoders/*.py", "ovo_clinic/attention/hf.py"],
 }

@@ -99,7 +99,7 @@ def test_a_damaged_checkpoint_is_as_good_as_none(prepared: Prepared, tmp_path: P
 
 def test_a_finished_run_is_not_repeated(prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = train(prepared, tmp_path / "run")
-    monkeypatch.setattr(training, "_fit", lambda *arguments: pytest.fail("trained again"))
+    monkeypatch.setattr(training, "fit", lambda *arguments: pytest.fail("trained again"))
     assert train(prepared, tmp_path / "run") == first
 
 
