@@ -30,6 +30,8 @@ XCIT = {**SMALL_VIT, "lpi": True, "class_layers": 1, "positions": "sinusoidal", 
 NO_CLASS = {**SMALL_VIT, "class_token": False}
 SMALL_SWIN = {"patch": 2, "width": 32, "depths": [2, 2], "heads": [2, 4], "window": 4}
 WINDOW = {"name": "window", "window": 2}
+SMALL_SERIES = {"width": 16, "heads": 2, "length": STEPS + 1}
+PRECONDITIONED, OUTPUTS = ("softmax", "linformer", "xca", "nystrom", "fastformer"), ("mean", "cls", "tokens")
 CHECKPOINTS = Path(tempfile.mkdtemp())
 atexit.register(shutil.rmtree, CHECKPOINTS, ignore_errors=True)
 BERT = {"checkpoint": str(tiny_bert(CHECKPOINTS / "bert"))}
@@ -60,6 +62,15 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "tokens": {"output": "tokens"},
         "both-ways": {"layers": 2, "bidirectional": True},
         "both-ways-tokens": {"layers": 2, "bidirectional": True, "output": "tokens"},
+    },
+    "sequence": {
+        **{name: {**SMALL_SERIES, "attention": name} for name in ATTENTION.names()},
+        **{f"{name}-pre": {**SMALL_SERIES, "attention": name, "precondition": True} for name in PRECONDITIONED},
+        **{f"{output}-learned": {**SMALL_SERIES, "output": output, "positions": "learned"} for output in OUTPUTS},
+        "cls": {**SMALL_SERIES, "output": "cls", "length": None},
+        "tokens": {**SMALL_SERIES, "output": "tokens", "length": None},
+        "tokens-linformer": {**SMALL_SERIES, "output": "tokens", "attention": "linformer"},
+        "cls-nystrom": {**SMALL_SERIES, "output": "cls", "attention": {"name": "nystrom", "landmarks": 2}},
     },
     "cnn": {"": {}, "tokens": {"output": "tokens", "grid": 2}},
     "pretrained_image": {
@@ -117,6 +128,7 @@ def accepted_cases() -> list[Case]:
 
 CASES = accepted_cases()
 UNSAFE = {name for name in ATTENTION.names() if getattr(ATTENTION.get(name), "unsafe", None)}
+ON_A_GRID = {name for name in ATTENTION.names() if getattr(ATTENTION.get(name), "needs_grid", False)}
 every_encoder = pytest.mark.parametrize("case", CASES, ids=str)
 
 
@@ -154,7 +166,8 @@ def test_every_registered_encoder_takes_some_kind_of_modality() -> None:
     ):
         assert Case("vit", "image", mechanism) in CASES
     for name, variants in VARIANTS.items():
-        assert {case.variant for case in CASES if case.name == name} >= set(variants) - UNSAFE
+        impossible = UNSAFE | (ON_A_GRID if name == "sequence" else set())
+        assert {case.variant for case in CASES if case.name == name} >= set(variants) - impossible
 
 
 @every_encoder
