@@ -69,8 +69,9 @@ def select(
     for rule, condition in rules:
         units = units.filter(condition)
         positives = None if positive is None else units.filter(positive).height
+        negatives = None if positive is None else units.filter(~positive).height
         counts = None if classes is None else {name: units.filter(of).height for name, of in classes.items()}
-        steps.append(Step(rule, units.height, units[person].n_unique(), positives, counts))
+        steps.append(Step(rule, units.height, units[person].n_unique(), positives, counts, negatives))
     return units, steps
 
 
@@ -100,6 +101,18 @@ def keep(
         counts += np.bincount(batch["_reason"].drop_nulls(), minlength=len(drops))
         kept.append(batch.filter(col("_reason").is_null()).select(columns))
     return pl.concat(kept), dict(zip((f"dropped: {name}" for name in drops), counts.tolist(), strict=True))
+
+
+def latest(records: pl.DataFrame, *times: str, per_hour: float) -> pl.DataFrame:
+    """unit_id, hours: when the last record of each unit became known, for a table's `latest`.
+
+    Args:
+        records: unit_id and the columns of times; null = no such time.
+        times: the columns; a record is known once all of them have passed.
+        per_hour: of their unit.
+    """
+    last = pl.max_horizontal(*times).max().cast(pl.Float64) / per_hour
+    return records.group_by("unit_id").agg(hours=last)
 
 
 def codes(texts: pl.DataFrame, codes_of: Callable[[str], list[str]]) -> pl.DataFrame:

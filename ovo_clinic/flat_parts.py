@@ -23,7 +23,7 @@ _PERSON = re.compile(
 )
 _PERHAPS = re.compile(rf"(^|_)(case|study|record|hospital)_?{_NUMBER}$")  # of a person, or of one stay
 _LABEL = re.compile(r"(^|_)(label|target|outcome|died|death|dead|deceased|mortality|expired|exitus)(_|$)")
-_OUTCOME = re.compile(
+OUTCOME = re.compile(
     r"outcome|(?<!stu)died|death|dead|decease|mortality|expire|surviv|discharge|readmi|disposition|exitus|fatal|lethal"
     r"|autops|hospice|vital_?status|length_?of_?stay|(^|_)(icu_?|hosp_?|hospital_?)?los(_|$)|(^|_)do_?d(_|$)"
     r"|(^|_)alive(_|$)|(^|_)vent[a-z]*_?(free_?)?(days|hours|duration)|(icu|hosp|hospital|stay|_free)_?days"
@@ -88,7 +88,7 @@ def find(files: Sequence[FlatFile], wishes: Wishes) -> Parts:
                 f"{cohort.path}: column '{name}' holds {garbled} cell(s) that are not UTF-8 text; save the file as "
                 "CSV (UTF-8)"
             )
-    outcomes = {name for file in files for name, found in file.columns.items() if _OUTCOME.search(found.words)}
+    outcomes = {name for file in files for name, found in file.columns.items() if OUTCOME.search(found.words)}
     return Parts(cohort, unit, patient, label, sorted(outcomes - {unit, patient, label}))
 
 

@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,9 @@ import numpy.typing as npt
 import polars as pl
 
 from ovo_clinic import arrays
-from ovo_clinic.arrays import Column, ModalityArray
+from ovo_clinic.arrays import Column, ModalityArray, TabularTable
 from ovo_clinic.raw import RawFolder
-from ovo_clinic.tables import ImageTable, ModalityTable, TextTable
+from ovo_clinic.tables import CodesTable, ImageTable, ModalityTable, SequenceTable, SummariesTable, TextTable
 
 INTENSITY = Column("intensity", "numeric", "intensity")
 """The one channel of a grey image."""
@@ -56,6 +56,7 @@ def write(
         folder: of the prepared data set.
         raw: where image files lie, and where half-decoded ones are kept.
     """
+    _write_latest(folder / f"{name}.latest.npy", table, units)
     match table:
         case TextTable():
             return _write_texts(name, table, units, folder)
@@ -64,7 +65,36 @@ def write(
         case _:
             array = arrays.build(table, units, training)
             array.write(folder, name)
-            return Written(array.describe(), array.present, array)
+            return Written(array.describe() | _kept_by(table, units.filter(training)), array.present, array)
+
+
+def _write_latest(path: Path, table: ModalityTable, units: pl.Series) -> None:
+    """(N,) hours from the index time to the last record of each unit, NaN where it has none."""
+    if table.latest is None:
+        return
+    hours = table.latest.select("unit_id", pl.col("hours").cast(pl.Float64))
+    assert hours["unit_id"].n_unique() == hours.height, "a table of times has two rows of one unit"
+    joined = units.to_frame("unit_id").join(hours, on="unit_id", how="left", maintain_order="left")
+    np.save(path, joined["hours"].fill_null(np.nan).to_numpy(), allow_pickle=False)
+
+
+def _kept_by(table: TabularTable, training: pl.Series) -> dict[str, Any]:
+    """The rule by which codes or variables became columns, for the manifest.
+
+    Also how many of the training units have a variable, but never with a value, which arrays do not show.
+    """
+    if not isinstance(table, CodesTable | SummariesTable | SequenceTable):
+        return {}
+    rule = {name: value for name, value in asdict(table.vocabulary).items() if value is not None}
+    if isinstance(table, CodesTable):
+        return {"kept_by": rule}
+    other = ["unit_id", "hours", "variable", *(table.zero_filled if isinstance(table, SummariesTable) else ())]
+    values = [name for name in table.frame.columns if name not in other]
+    blank = pl.all_horizontal(pl.lit(bool(values)), *(pl.col(name).is_null() for name in values))
+    owned = table.frame.filter(pl.col("unit_id").is_in(training.implode()))
+    pairs = owned.filter(blank).select("unit_id", "variable").unique()
+    never = pairs.join(owned.filter(~blank), on=["unit_id", "variable"], how="anti") if pairs.height else pairs
+    return {"kept_by": rule, "without_value": dict(never.group_by("variable").len().sort("variable").iter_rows())}
 
 
 def _of_units(frame: pl.DataFrame, units: pl.Series) -> tuple[pl.DataFrame, npt.NDArray[np.int64]]:

@@ -227,7 +227,8 @@ def _split(cohort: pl.DataFrame, request: DataRequest) -> npt.NDArray[np.str_]:
 
 
 def _described(step: tables.Step) -> dict[str, Any]:
-    return {name: value for name, value in asdict(step).items() if name != "classes" or value is not None}
+    optional = ("classes", "negatives")
+    return {name: value for name, value in asdict(step).items() if name not in optional or value is not None}
 
 
 def run_pipeline(request: DataRequest, raw_folder: raw.RawFolder) -> tables.Tables:

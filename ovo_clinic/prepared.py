@@ -104,6 +104,11 @@ class Prepared:
         units = self.cohort.select("unit_id")
         return units.join(found, on="unit_id", how="left", maintain_order="left")["text"]
 
+    def latest(self, modality: str) -> npt.NDArray[np.float64] | None:
+        """(N,) hours from the index time to the last record used, NaN where there is none; None = not recorded."""
+        file = self.folder / f"{modality}.latest.npy"
+        return np.load(file, allow_pickle=False) if file.is_file() else None
+
     def image_index(self, modality: str) -> pl.DataFrame:
         """unit_id, file (inside its download) and what else the pipeline knows of each decoded image."""
         return pl.read_parquet(self.folder / f"{modality}.index.parquet")

@@ -24,6 +24,7 @@ class Step:
         patients: people left after the rule.
         positives: units left whose label is positive (binary tasks; None where the label is not known yet).
         classes: units left of each class, by its name (multiclass tasks; None elsewhere).
+        negatives: units left whose label is known and not positive (binary tasks; None where it is not counted).
     """
 
     rule: str
@@ -31,6 +32,7 @@ class Step:
     patients: int
     positives: int | None = None
     classes: Mapping[str, int] | None = None
+    negatives: int | None = None
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,21 @@ class Vocabulary:
         return max(1, math.floor(threshold) + 1 if self.strictly_more else math.ceil(threshold))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Dated:
+    """What any modality's table may say beside its values.
+
+    Attributes:
+        latest: unit_id, hours (Float64, since the index time): when the last of the records that the unit's features
+            come from became known, which is when it was measured, ordered, stored or revised, whatever came last; one
+            row a unit. No feature: `audit` holds it against the prediction time. None where records have no times.
+    """
+
+    latest: pl.DataFrame | None = None
+
+
 @dataclass(frozen=True)
-class VectorTable:
+class VectorTable(Dated):
     """One row a unit, named columns.
 
     Attributes:
@@ -69,7 +84,7 @@ class VectorTable:
 
 
 @dataclass(frozen=True)
-class CodesTable:
+class CodesTable(Dated):
     """Sets of codes, made into 0/1 features.
 
     Attributes:
@@ -83,7 +98,7 @@ class CodesTable:
 
 
 @dataclass(frozen=True)
-class SummariesTable:
+class SummariesTable(Dated):
     """Statistics of repeated measurements, made into features named `variable|statistic`.
 
     Attributes:
@@ -99,7 +114,7 @@ class SummariesTable:
 
 
 @dataclass(frozen=True)
-class SequenceTable:
+class SequenceTable(Dated):
     """Time series, made into ragged arrays: one time step per distinct (unit, hours).
 
     Attributes:
@@ -113,7 +128,7 @@ class SequenceTable:
 
 
 @dataclass(frozen=True)
-class StepsTable:
+class StepsTable(Dated):
     """Time series in regular steps, one row a step; nothing is fitted.
 
     Attributes:
@@ -126,7 +141,7 @@ class StepsTable:
 
 
 @dataclass(frozen=True)
-class ImageTable:
+class ImageTable(Dated):
     """One image a unit, decoded and resized by `prepare`.
 
     Attributes:
@@ -145,7 +160,7 @@ class ImageTable:
 
 
 @dataclass(frozen=True)
-class TextTable:
+class TextTable(Dated):
     """One text a unit, tokenised later by the encoder's own tokenizer.
 
     Attributes:

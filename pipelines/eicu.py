@@ -24,7 +24,9 @@ from ovo_clinic.tables import CodesTable, ModalityTable, SummariesTable, Tables,
 STAY, PERSON, HOSPITAL_STAY = "patientunitstayid", "uniquepid", "patienthealthsystemstayid"
 STATUS = {"hospital": "hospitaldischargestatus", "icu": "unitdischargestatus"}
 _ADULT_YEARS = 18
+_OLDEST_YEARS = 125  # an age beyond is none
 _APS_HOURS = 24
+_MOST_MINUTES = 2**31 - 1
 _PLAUSIBLE = {"admissionheight": (100, 250), "admissionweight": (20, 300)}  # cm, kg
 _TIMES = {"diagnosis": "diagnosisoffset", "treatment": "treatmentoffset", "medication": "drugstartoffset"}
 _TEXTS = {"diagnosis": "diagnosisstring", "treatment": "treatmentstring", "medication": "drugname"}
@@ -167,7 +169,8 @@ def _patient(raw: RawFolder) -> pl.DataFrame:
         if blank := patient[column].null_count():
             raise UserError(f"{raw.path('patient')}: column '{column}' is blank in {blank} rows; remove those rows")
     over_89 = col("age").str.contains(r"^\s*>\s*89\s*$").fill_null(False)
-    years = pl.when(over_89).then(90.0).otherwise(col("age").cast(pl.Float64, strict=False))
+    number = col("age").str.strip_chars().cast(pl.Float64, strict=False)
+    years = pl.when(over_89).then(90.0).when(number.is_between(0, _OLDEST_YEARS)).then(number)
     return patient.with_columns(age_over_89=over_89, years=years)
 
 
@@ -285,9 +288,14 @@ class Records:
         """Codes from the texts of a table."""
         text = _TEXTS[table]
         drops = {"without a text": col(text).is_null(), **self.window.outside(_TIMES[table])}
-        columns = [col(STAY).alias("unit_id"), col(text).cast(pl.Categorical).alias("text")]
+        columns = [
+            col(STAY).alias("unit_id"),
+            col(text).cast(pl.Categorical).alias("text"),
+            col(_TIMES[table]).cast(pl.Int32).alias("time"),
+        ]
         kept, counts = events.keep(self.raw, table, self.stays, drops, columns)
-        return CodesTable(events.codes(kept, codes_of), vocabulary), counts
+        codes = events.codes(kept.select("unit_id", "text"), codes_of)
+        return CodesTable(codes, vocabulary, latest=events.latest(kept, "time", per_hour=60)), counts
 
     def drugs(self, vocabulary: Vocabulary) -> Built:
         """Orders that begin in the window, by HICL code."""
@@ -298,9 +306,12 @@ class Records:
             "cancelled (when is not recorded, so perhaps later)": cancelled,
             "without a HICL code": col("drughiclseqno").is_null(),
         }
-        columns = [col(STAY).alias("unit_id"), col("drughiclseqno").alias("code")]
+        times = [col(name).cast(pl.Int32) for name in (_TIMES["medication"], "drugorderoffset")]
+        columns = [col(STAY).alias("unit_id"), col("drughiclseqno").alias("code"), *times]
         kept, counts = events.keep(self.raw, "medication", self.stays, drops, columns)
-        return CodesTable(kept.unique().with_columns(col("code").cast(pl.String)), vocabulary), counts
+        codes = kept.select("unit_id", "code").unique().with_columns(col("code").cast(pl.String))
+        latest = events.latest(kept, _TIMES["medication"], "drugorderoffset", per_hour=60)
+        return CodesTable(codes, vocabulary, latest=latest), counts
 
     def labs(self, ranges: Mapping[str, list[Range]], vocabulary: Vocabulary) -> Built:
         """Summaries of the results, each in the last version that was known at the end of the window."""
@@ -314,7 +325,7 @@ class Records:
             col(STAY).alias("unit_id"),
             col("labname").cast(pl.Categorical).alias("variable"),
             col("labresultoffset").cast(pl.Int32).alias("time"),
-            revised.cast(pl.Int32).alias("revised"),
+            revised.clip(-_MOST_MINUTES).cast(pl.Int32).alias("revised"),
             col("labid"),
             col("labresult").alias("value"),
         ]
@@ -326,7 +337,9 @@ class Records:
         values = events.in_range(latest["value"], latest["variable"], ranges)
         counts["dropped: superseded by a later version"] = versions.height - latest.height
         counts["outside the plausible range (kept without a value)"] = values.null_count()
-        return SummariesTable(events.summarise(latest.select("unit_id", "variable", values)), vocabulary), counts
+        summaries = events.summarise(latest.select("unit_id", "variable", values))
+        known = events.latest(latest, "time", "revised", per_hour=60)
+        return SummariesTable(summaries, vocabulary, latest=known), counts
 
 
 def _lab_sums(raw: RawFolder, end: float, row_share: float) -> SummariesTable:

@@ -29,6 +29,7 @@ from ovo_clinic.tables import (
 
 _Records = Codes | Summaries | Sequence
 
+_LATEST = "latest record"
 _HOURS = {"minutes": 1 / 60, "hours": 1.0, "days": 24.0}
 
 
@@ -202,8 +203,10 @@ def _check_one_row_a_unit(frame: pl.DataFrame, column: str, file: Path) -> None:
 
 def _step(rule: str, frame: pl.DataFrame, cohort: Cohort) -> Step:
     binary = len(cohort.labels) == 1 and len(cohort.classes) <= 2
-    positives = int((frame[cohort.labels[0]] == 1).sum()) if binary else None
-    return Step(rule, frame.height, frame["patient_id"].n_unique(), positives)
+    positives, negatives = (
+        frame.filter(pl.col(cohort.labels[0]) == label).height if binary else None for label in (1, 0)
+    )
+    return Step(rule, frame.height, frame["patient_id"].n_unique(), positives, negatives=negatives)
 
 
 def _vector(
@@ -270,6 +273,10 @@ def _records(
     source = source.join(units.lazy(), on="unit_id", how="semi")
     drops = _drops(settings, list(columns), until)
     frame = raw.collect(_reduced(source.filter(~rule for rule in drops.values()), settings), settings.table)
+    latest = None
+    if settings.time is not None:
+        latest = frame.group_by("unit_id").agg(hours=pl.col(_LATEST).max())
+        frame = frame.drop(_LATEST)
     # A second pass over the file: what is dropped need not fit into memory.
     counts = [
         *(rule.sum().alias(reason) for reason, rule in drops.items()),
@@ -280,11 +287,11 @@ def _records(
     table: ModalityTable
     match settings:
         case Codes():
-            table = CodesTable(frame, vocabulary)
+            table = CodesTable(frame, vocabulary, latest=latest)
         case Summaries():
-            table = SummariesTable(frame, vocabulary)
+            table = SummariesTable(frame, vocabulary, latest=latest)
         case Sequence():
-            table = SequenceTable(frame, vocabulary)
+            table = SequenceTable(frame, vocabulary, latest=latest)
     return table, counted
 
 
@@ -301,13 +308,14 @@ def _drops(settings: _Records, columns: list[str], until: float | None) -> dict[
 
 
 def _reduced(records: pl.LazyFrame, settings: _Records) -> pl.LazyFrame:
-    """One row for each code, variable, or variable and time of a unit."""
+    """One row for each code, variable, or variable and time of a unit, with the time of its last record."""
+    last = [] if settings.time is None else [pl.col("hours").max().alias(_LATEST)]
     if isinstance(settings, Codes):
-        return records.select("unit_id", "code").unique()
+        return records.group_by("unit_id", "code").agg(last)
     # Sorted before it is averaged: the order of the file's rows may not change the last digit.
     mean = pl.col("value").sort().mean()
     if isinstance(settings, Sequence):
-        return records.group_by("unit_id", "hours", "variable").agg(mean)
+        return records.group_by("unit_id", "hours", "variable").agg(mean, pl.col("hours").first().alias(_LATEST))
     latest = pl.col("value").filter(pl.col("hours") == pl.col("hours").max())
     statistics = {
         "last": latest.sort().mean(),
@@ -316,4 +324,5 @@ def _reduced(records: pl.LazyFrame, settings: _Records) -> pl.LazyFrame:
         "mean": mean,
         "count": pl.col("value").len(),
     }
-    return records.group_by("unit_id", "variable").agg(statistics[name].alias(name) for name in settings.statistics)
+    chosen = [statistics[name].alias(name) for name in settings.statistics]
+    return records.group_by("unit_id", "variable").agg(*chosen, *last)

@@ -73,7 +73,8 @@ def select_images(
     }
     if missed:
         counts["image: listed X-rays that are not in the download"] = len(missed)
-    return ImageTable(frame, size, recipe, (*absent, *missed)), counts
+    latest = frame.select("unit_id", hours="hours_from_intime")
+    return ImageTable(frame, size, recipe, (*absent, *missed), latest=latest), counts
 
 
 def taken(date: pl.Expr, time: pl.Expr) -> pl.Expr:

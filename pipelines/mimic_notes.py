@@ -113,14 +113,19 @@ def _radiology(raw: RawFolder, stays: pl.DataFrame, end_open: bool) -> tuple[Tex
         .join(windows, on="subject_id", how="inner")
         .with_columns(charted=charted, stored=stored)
         .filter((col("charted") >= col("start")) & before_end)
-        .select("unit_id", "note_seq", "note_id", "charted", late=col("stored") >= col("end"), text=_stripped())
+        .with_columns(
+            hours=_hours_since(pl.max_horizontal("charted", "stored"), col("start")),
+            late=col("stored") >= col("end"),
+            text=_stripped(),
+        )
+        .select("unit_id", "note_seq", "note_id", "charted", "hours", "late", "text")
     )
     found = raw.collect(reports, "radiology").sort("unit_id", "charted", "note_seq", "note_id")
     late = found.filter("late") if end_open else found.clear()
     known = found.filter(~col("late").fill_null(False)) if end_open else found
     written = known.filter(col("text").str.len_bytes() > 0)
     different = written.unique(["unit_id", "text"], keep="first", maintain_order=True)
-    joined = different.group_by("unit_id", maintain_order=True).agg(col("text").str.join(SEPARATOR))
+    joined = different.group_by("unit_id", maintain_order=True).agg(col("text").str.join(SEPARATOR), col("hours").max())
     counts = {
         "text: radiology reports in the window": found.height,
         "text: reports said twice, or blank": known.height - different.height,
@@ -128,7 +133,7 @@ def _radiology(raw: RawFolder, stays: pl.DataFrame, end_open: bool) -> tuple[Tex
     }
     if end_open:
         counts["text: reports charted, but not stored before the prediction"] = late.height
-    return TextTable(joined), counts
+    return TextTable(joined.select("unit_id", "text"), latest=joined.select("unit_id", "hours")), counts
 
 
 def _discharge(
@@ -168,6 +173,10 @@ def without(text: str, sections: Sequence[Section]) -> str:
 def _time(name: str) -> pl.Expr:
     """`2180-07-23 12:36:00`, of a csv or a parquet file; null where it cannot be read."""
     return col(name).str.slice(0, 19).str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="us", strict=False)
+
+
+def _hours_since(time: pl.Expr, start: pl.Expr) -> pl.Expr:
+    return (time - start).dt.total_seconds() / 3600
 
 
 def _stripped() -> pl.Expr:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from polars import col
 
 from ovo_clinic import binning
 from ovo_clinic.errors import UserError
@@ -226,11 +227,13 @@ def series(raw: RawFolder, windows: pl.DataFrame, form: Form, step_hours: float)
     """
     stages = {table: form.stage(raw, table, windows) for table in TABLES}
     counts = Counter({f"{table} rows {why}": n for table, found in stages.items() for why, n in found.counts.items()})
-    frames = []
+    frames, last = [], []
     for part in windows[PART].unique().sort():
         found = [rows for table in TABLES if (rows := stages[table].read(part)) is not None]
         if found:
-            events, units, more = form.read(pl.concat(found))
+            staged = pl.concat(found)
+            events, units, more = form.read(staged)
+            last.append(staged.group_by("unit").agg(hours=col("seconds").max() / 3600))
             hours = windows["hours"].gather(units).to_numpy()
             frames.append(
                 form.frame(steps(events.at(np.isin(events.unit, units)), units, hours, step_hours, form.normal))
@@ -243,4 +246,7 @@ def series(raw: RawFolder, windows: pl.DataFrame, form: Form, step_hours: float)
         )
     frame = pl.concat(frames)
     named = windows["stay_id"].gather(frame["unit"]).alias("unit_id")
-    return Series(StepsTable(frame.select(named, pl.exclude("unit"))), counts)
+    # By the time of charting: when a result was stored is not read.
+    latest = pl.concat(last).join(frame.select("unit").unique(), on="unit", how="semi")
+    latest = latest.select(windows["stay_id"].gather(latest["unit"]).alias("unit_id"), "hours")
+    return Series(StepsTable(frame.select(named, pl.exclude("unit")), latest=latest), counts)
