@@ -109,6 +109,8 @@ class TaskSpec(Options):
     """
 
     title: str
+        kept_on_purpose: features, by column, that tell the outcome and stay all the same, and why; `audit` then
+            prints them as declared.
     kind: Literal["binary", "multiclass", "multilabel"] = "binary"
     target: list[str] = Field(min_length=1)
     classes: list[str] = []
@@ -123,6 +125,7 @@ class TaskSpec(Options):
 
     @model_validator(mode="after")
     def _leaks_say_so(self) -> "TaskSpec":
+    kept_on_purpose: dict[str, str] = {}
         if self.uses_banned and self.leaky is None:
             raise ValueError("uses_banned: needs a `leaky` reason")
         self.check_split(self.split)
