@@ -133,6 +133,20 @@ def bca(probabilities: ArrayLike, target: ArrayLike) -> float:
     return float(np.mean((sensitivity + specificity) / 2))
 
 
+def accuracy(probabilities: ArrayLike, target: ArrayLike) -> float:
+    """Share of units whose class is the first of the most probable ones.
+
+    Args:
+        probabilities: (N,K).
+        target: (N,) class index; NaN = not labelled.
+
+    Raises:
+        UndefinedMetric: no labelled unit.
+    """
+    p, y = labelled(probabilities, target)
+    return float(np.mean(p.argmax(axis=1) == y))
+
+
 def _share(found: NDArray[np.int64], of: NDArray[np.int64]) -> Floats:
     """found / of; 0.5 where there is none to find."""
     return np.where(of > 0, found / np.maximum(of, 1), 0.5)

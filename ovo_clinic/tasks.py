@@ -84,11 +84,12 @@ class Multiclass:
         return _at_least_float32(logits).softmax(dim=1)
 
     def metrics(self, probabilities: Any, target: Any) -> dict[str, float]:
-        """mauc (Hand and Till), bca (the TADPOLE challenge's), log_loss; NaN where undefined."""
+        """mauc (Hand and Till), bca (the TADPOLE challenge's), accuracy, log_loss; NaN where undefined."""
         return _evaluated(
             {
                 "mauc": metrics.mauc,
                 "bca": metrics.bca,
+                "accuracy": metrics.accuracy,
                 "log_loss": metrics.log_loss,
             },
             probabilities,

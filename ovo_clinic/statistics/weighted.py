@@ -20,7 +20,7 @@ Kind = Literal["binary", "multiclass", "multilabel"]
 
 METRICS: Mapping[Kind, tuple[str, ...]] = {
     "binary": ("auroc", "auprc", "auprc_negative", "brier", "log_loss"),
-    "multiclass": ("mauc", "bca", "log_loss"),
+    "multiclass": ("mauc", "bca", "accuracy", "log_loss"),
     "multilabel": ("auroc_macro", "auprc_macro", "auroc_micro", "auprc_micro", "brier"),
 }
 CALIBRATION = tuple(weighted_calibration.METRICS)
@@ -86,13 +86,15 @@ def _multiclass(p: Floats, y: Floats, weights: Floats, metrics: frozenset[str]) 
             for rows in [np.flatnonzero((y == i) | (y == j))]
         ]
         found["mauc"] = np.mean(pairs, axis=0)
+    called = p.argmax(axis=1)
     if "bca" in metrics:
-        called = p.argmax(axis=1)
         rates = [
             _share(weights, (called == index) == wanted, (y == index) == wanted)
             for index, wanted in itertools.product(classes, (True, False))
         ]
         found["bca"] = np.mean(rates, axis=0)
+    if "accuracy" in metrics:
+        found["accuracy"] = _mean((called == y).astype(np.float64), weights)
     if "log_loss" in metrics:
         own = np.take_along_axis(p, y.astype(np.intp)[:, None], axis=1)[:, 0] / p.sum(axis=1)
         found["log_loss"] = _mean(-np.log(_clipped(own)), weights)

@@ -72,6 +72,7 @@ def test_weighted_multiclass_metrics_against_scikit_learn(decimals: int) -> None
         shares = [table[i, i] / table[i].sum() for table in tables for i in (0, 1)]
         assert found["mauc"][row] == pytest.approx(mauc, abs=1e-12)
         assert found["bca"][row] == pytest.approx(np.mean(shares), abs=1e-12)
+        assert found["accuracy"][row] == pytest.approx(sklearn.metrics.accuracy_score(y[rows], p[rows].argmax(1)))
         assert found["log_loss"][row] == pytest.approx(sklearn.metrics.log_loss(y, p, sample_weight=w), abs=1e-12)
 
 

@@ -75,6 +75,7 @@ def test_metric_names_and_monitor() -> None:
     assert binary["auroc"] == 1 and binary["prevalence"] == pytest.approx(1 / 3)
     multiclass = Multiclass(["a", "b"]).metrics(np.c_[p, 1 - p], 1 - y)
     assert multiclass["mauc"] == 1 and multiclass["bca"] == pytest.approx(0.75)
+    assert multiclass["accuracy"] == pytest.approx(2 / 3)
     multilabel = Multilabel(["a", "b"]).metrics(np.c_[p, p], np.c_[y, np.ones(3)])
     assert multilabel["auroc_macro"] == 1 and multilabel["labels_skipped"] == 1
     assert multilabel["brier"] == pytest.approx((0.01 + 0.04 + 0.36 + 0.01 + 0.64 + 0.16) / 6)
