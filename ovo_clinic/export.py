@@ -1,20 +1,25 @@
 """Writes a prepared data set as plain tables for other tools, and for checking."""
 
+import contextlib
 import gzip
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import polars as pl
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from ovo_clinic.arrays import ModalityArray
 from ovo_clinic.errors import UserError
 from ovo_clinic.prepared import Prepared
 
 Format = Literal["csv", "parquet"]
+UNITS_AT_ONCE = 2000
+"""Of a sequence, whose long table may be larger than memory."""
 
 
 def export(prepared: Prepared, out: Path, kind: Format = "csv") -> list[Path]:
@@ -37,8 +42,8 @@ def export(prepared: Prepared, out: Path, kind: Format = "csv") -> list[Path]:
     out.parent.mkdir(parents=True, exist_ok=True)
     working = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
-        for name, frame in _tables(prepared):
-            _write(frame, working / name, kind)
+        for name, parts in _tables(prepared):
+            _write(parts, working / name, kind)
         if out.exists():
             out.rmdir()
         working.rename(out)
@@ -47,30 +52,31 @@ def export(prepared: Prepared, out: Path, kind: Format = "csv") -> list[Path]:
     return sorted(out.iterdir())
 
 
-def _tables(prepared: Prepared) -> Iterator[tuple[str, pl.DataFrame]]:
+def _tables(prepared: Prepared) -> Iterator[tuple[str, Iterable[pl.DataFrame]]]:
+    """Each table by name, in parts."""
     units = prepared.cohort.select("unit_id")
     leading = ["unit_id", "patient_id", "split"]
     cohort = prepared.cohort.with_columns(split=pl.Series(prepared.split))
-    yield "cohort", cohort.select(*leading, pl.exclude(leading))
+    yield "cohort", [cohort.select(*leading, pl.exclude(leading))]
     presence = {name: pl.Series(prepared.present(name).astype(np.uint8)) for name in prepared.modalities}
-    yield "presence", units.with_columns(**presence)
+    yield "presence", [units.with_columns(**presence)]
     steps = [step | step.get("classes", {}) for step in prepared.manifest["attrition"]]
-    yield "attrition", pl.DataFrame(steps, infer_schema_length=None).select(pl.exclude("classes"))
+    yield "attrition", [pl.DataFrame(steps, infer_schema_length=None).select(pl.exclude("classes"))]
     for name in prepared.modalities:
         yield name, _features(prepared, name, units)
 
 
-def _features(prepared: Prepared, name: str, units: pl.DataFrame) -> pl.DataFrame:
+def _features(prepared: Prepared, name: str, units: pl.DataFrame) -> Iterable[pl.DataFrame]:
     match prepared.manifest["modalities"][name]["kind"]:
         case "text":
             lengths = units.with_columns(characters=prepared.texts(name).str.len_chars())
-            return lengths.drop_nulls("characters")
+            return [lengths.drop_nulls("characters")]
         case "image":
-            return prepared.image_index(name).drop("file")
+            return [prepared.image_index(name).drop("file")]
         case "sequence":
-            return _sequence(prepared.array(name), units)
+            return _sequence(prepared.array(name), units["unit_id"])
         case _:
-            return _vector(prepared.array(name), units)
+            return [_vector(prepared.array(name), units)]
 
 
 def _vector(array: ModalityArray, units: pl.DataFrame) -> pl.DataFrame:
@@ -79,28 +85,46 @@ def _vector(array: ModalityArray, units: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([units.filter(pl.Series(array.present)), frame.fill_nan(None)], how="horizontal")
 
 
-def _sequence(array: ModalityArray, units: pl.DataFrame) -> pl.DataFrame:
+def _sequence(array: ModalityArray, units: pl.Series) -> Iterator[pl.DataFrame]:
+    """The long table by ascending unit, some units at a time."""
     assert array.offsets is not None
-    steps = pl.Series(np.repeat(np.arange(units.height), np.diff(array.offsets)))
+    lengths = np.diff(array.offsets)
+    order = units.arg_sort().to_numpy()
+    for start in range(0, max(1, order.size), UNITS_AT_ONCE):
+        rows = order[start : start + UNITS_AT_ONCE]
+        # Where the steps of these units stand: from each one's offset on, as many as it has.
+        counts = lengths[rows]
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        steps = np.repeat(array.offsets[:-1][rows], counts) + within
+        yield _long(array, steps, units.gather(np.repeat(rows, counts)))
+
+
+def _long(array: ModalityArray, steps: NDArray[np.int64], units: pl.Series) -> pl.DataFrame:
     # By position: a variable may be called as one of the leading columns is.
     names = {str(position): column.name for position, column in enumerate(array.columns)}
-    frame = pl.DataFrame(np.asarray(array.values), schema=list(names), orient="row")
+    frame = pl.DataFrame(np.asarray(array.values[steps]), schema=list(names), orient="row")
     if array.hours is None:  # then they are the first column
         frame = frame.rename({"0": "hours"})
         del names["0"]
     else:
-        frame = frame.with_columns(hours=pl.Series(array.hours))
-    long = frame.with_columns(units["unit_id"].gather(steps)).unpivot(index=["unit_id", "hours"]).fill_nan(None)
+        frame = frame.with_columns(hours=pl.Series(array.hours[steps]))
+    long = frame.with_columns(units.alias("unit_id")).unpivot(index=["unit_id", "hours"]).fill_nan(None)
     long = long.with_columns(pl.col("variable").replace_strict(names, return_dtype=pl.String))
     return long.drop_nulls("value").sort("unit_id", "hours", "variable")
 
 
-def _write(frame: pl.DataFrame, stem: Path, kind: Format) -> None:
+def _write(parts: Iterable[pl.DataFrame], stem: Path, kind: Format) -> None:
     path = stem.with_name(f"{stem.name}.csv.gz" if kind == "csv" else f"{stem.name}.parquet")
     if kind == "csv":
         # No time stamp and no name in the header: equal data give equal files.
         with path.open("wb") as file, gzip.GzipFile(filename="", fileobj=file, mode="wb", mtime=0) as packed:
-            frame.write_csv(packed)  # type: ignore[call-overload]
+            for number, part in enumerate(parts):
+                part.write_csv(packed, include_header=number == 0)  # type: ignore[call-overload]
     else:
-        frame.write_parquet(path)
+        with contextlib.ExitStack() as stack:
+            writer = None
+            for part in parts:
+                table = part.to_arrow()
+                writer = writer or stack.enter_context(pq.ParquetWriter(path, table.schema))
+                writer.write_table(table)
     path.chmod(0o600)

@@ -98,6 +98,12 @@ def test_round_trip(prepared: Prepared, tmp_path: Path, kind: Format) -> None:
     np.testing.assert_array_equal(attrition["positives"], [15, np.nan])
 
 
+@pytest.fixture(params=[2000, 7], ids=["at once", "in parts"])
+def parts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ovo_clinic.export.UNITS_AT_ONCE", request.param)
+
+
+@pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_features(prepared: Prepared, tmp_path: Path, kind: Format) -> None:
     out = tmp_path / "export"
