@@ -40,7 +40,7 @@ class RawFolder:
     def __init__(self, folders: Mapping[str, Path], tables: Mapping[str, TableSpec], memory: int | None = None) -> None:
         self._tables = tables
         self._folders = raw_folders.locate(folders, tables)
-        self._files = {name: self._open(name) for name in tables}
+        self._files = {name: open_table(name, tables, self._folders) for name in tables}
         self._working: Path | None = None
         self.unlabelled = False
         self.memory = memory or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 3
@@ -197,20 +197,31 @@ class RawFolder:
         assert file is not None, f"optional table {table} is absent: ask path() first"
         return file
 
-    def _open(self, name: str) -> RawFile | None:
-        table = self._tables[name]
-        base = self._folders[table.source]
-        path = base and raw_folders.file_in(base, table)
-        if path is not None:
-            return inspect(path, name, self._tables)
-        if base is None or not table.required:
-            return None
-        wanted = f"{table.file}.csv"
-        found = [path.name for folder in raw_folders.folders_of(base, table) for path in folder.iterdir()]
-        near = difflib.get_close_matches(f"{wanted}.gz".lower(), [name.lower() for name in found], n=1)
-        hint = next((f"; '{name}' is there, is it the one?" for name in found if [name.lower()] == near), "")
-        inside = f" (nor has {' or '.join(table.folders)} in it)" if table.folders else ""
-        raise UserError(f"{base}: has no file {wanted} or {wanted}.gz{inside}{hint}; give the folder that has")
+
+def open_table(name: str, tables: Mapping[str, TableSpec], folders: Mapping[str, Path | None]) -> RawFile | None:
+    """The file of a table, looked at; None for an optional one that is absent.
+
+    Args:
+        name: of the table.
+        tables: of the data set.
+        folders: of each source, from `raw_folders.locate`.
+
+    Raises:
+        UserError: it is missing, or as in `raw_files.inspect`.
+    """
+    table = tables[name]
+    base = folders[table.source]
+    path = base and raw_folders.file_in(base, table)
+    if path is not None:
+        return inspect(path, name, tables)
+    if base is None or not table.required:
+        return None
+    wanted = f"{table.file}.csv"
+    found = [path.name for folder in raw_folders.folders_of(base, table) for path in folder.iterdir()]
+    near = difflib.get_close_matches(f"{wanted}.gz".lower(), [name.lower() for name in found], n=1)
+    hint = next((f"; '{name}' is there, is it the one?" for name in found if [name.lower()] == near), "")
+    inside = f" (nor has {' or '.join(table.folders)} in it)" if table.folders else ""
+    raise UserError(f"{base}: has no file {wanted} or {wanted}.gz{inside}{hint}; give the folder that has")
 
 
 def _column(name: str, kind: ColumnType, file: RawFile) -> pl.Expr:

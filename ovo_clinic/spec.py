@@ -166,6 +166,7 @@ class DatasetSpec(Options):
         tasks: by name.
     """
 
+        releases: rows of each table as published, by the name of the release; no part of `digest`.
     name: str
     title: str
     pipeline: str
@@ -178,9 +179,18 @@ class DatasetSpec(Options):
     tasks: dict[str, TaskSpec]
 
     def task(self, name: str) -> TaskSpec:
+    releases: dict[str, dict[str, Annotated[int, Field(ge=0)]]] = {}
         """The task called `name`.
 
         Raises:
+    @model_validator(mode="after")
+    def _releases_name_tables(self) -> "DatasetSpec":
+        for release, rows in self.releases.items():
+            for table in rows:
+                if table not in self.tables:
+                    raise ValueError(f"releases: {release}: no table '{table}'{suggest(table, list(self.tables))}")
+        return self
+
             UserError: no such task.
         """
         if name not in self.tasks:
@@ -188,8 +198,9 @@ class DatasetSpec(Options):
         return self.tasks[name]
 
     def digest(self) -> str:
-        """sha256 of the whole resolved spec."""
-        return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()
+        """sha256 of the resolved spec, of all that decides what is made of raw files."""
+        decisive = self.model_dump(exclude={"releases"})
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
 def load(name: str, relative_to: Path | None = None) -> tuple[DatasetSpec, Path]:

@@ -284,7 +284,9 @@ def _mapping(spec: DatasetSpec) -> dict[str, str]:
 
 def _release(raw: RawFolder, spec: DatasetSpec, stays: int | None) -> dict[str, str]:
     """The version of MIMIC-IV; for a full release also what others counted, beside our number of stays."""
-    version, is_full = mimic_cohort.release(raw, spec.settings["releases"])
+    called = "MIMIC-IV "
+    full = {name.removeprefix(called): rows for name, rows in spec.releases.items() if name.startswith(called)}
+    version, is_full = mimic_cohort.release(raw, full)
     notes = {"MIMIC-IV version": version if is_full else f"{version} (not the rows of a full release)"}
     if is_full and stays is not None:
         for source, count in spec.settings["published_counts"].items():

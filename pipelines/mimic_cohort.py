@@ -14,6 +14,7 @@ from ovo_clinic.tables import VectorTable
 PERSON = "subject_id"
 _ADULT_YEARS = 18
 _OLDEST_YEARS = 91  # ages above 89 are stored so
+_LONGEST_DAYS = 2922  # eight years; a longer stay is a mistake, and its events could not be told apart by the second
 _TIMES, _TIME_FORMAT = ["intime", "outtime", "admittime", "deathtime"], "%Y-%m-%d %H:%M:%S"
 _DAY_ZERO = "2100-01-01"  # dates are shifted to after it
 _LAST_YEARS = "2020 - 2022"  # the newest group of years, first in version 3
@@ -107,7 +108,9 @@ def _coded() -> Rule:
 
 
 def _timed() -> Rule:
-    return "with times of the stay", pl.all_horizontal(col("intime", "outtime").is_not_null(), col("los") > 0)
+    days = (col("outtime") - col("intime")).dt.total_days()
+    possible = col("los").is_between(0, _LONGEST_DAYS, closed="right") & days.is_between(0, _LONGEST_DAYS)
+    return "with times of the stay", possible.fill_null(False)
 
 
 def phenotypes(raw: RawFolder, spec: DatasetSpec, *, mapping: Literal["corrected", "medfuse"]) -> pl.DataFrame:
@@ -164,13 +167,16 @@ def cohort_table(cohort: pl.DataFrame, labels: pl.DataFrame, groups: Mapping[str
     return kept.join(labels, on="hadm_id", how="left")
 
 
-def release(raw: RawFolder, releases: Mapping[str, list[int]]) -> tuple[str, bool]:
-    """The version of MIMIC-IV, and whether the numbers of its rows are those of a full release."""
-    admissions, stays = (
-        raw.collect(raw.scan(name).select(pl.len()), name).item() for name in ("admissions", "icustays")
-    )
+def release(raw: RawFolder, releases: Mapping[str, Mapping[str, int]]) -> tuple[str, bool]:
+    """The version of MIMIC-IV, and whether the numbers of its rows are those of a full release.
+
+    Args:
+        raw: the raw files.
+        releases: version -> table -> rows as published.
+    """
+    counted = {name: raw.collect(raw.scan(name).select(pl.len()), name).item() for name in ("admissions", "icustays")}
     for version, rows in releases.items():
-        if rows == [admissions, stays]:
+        if counted.items() <= rows.items():
             return version, True
     path = raw.path("patients")
     if path is not None and path.parent.name == "core":
