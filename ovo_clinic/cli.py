@@ -7,7 +7,7 @@ import typer
 
 from ovo_clinic import __version__
 from ovo_clinic.commands import data, keeping, models, studies
-from ovo_clinic.errors import UserError, of_the_machine
+from ovo_clinic.errors import UserError
 from ovo_clinic.terminal import err, out
 
 app = typer.Typer(
