@@ -64,7 +64,7 @@ def test_layouts_of_all_versions_give_the_same_tables(tmp_path: Path, version: s
 
 def test_a_full_release_is_known_by_its_rows_and_shown_beside_published_counts(tmp_path: Path) -> None:
     folder = write(tmp_path, tables())
-    known = SPEC.model_copy(update={"settings": {**SPEC.settings, "releases": {"2.2": [6, 6]}}})
+    known = SPEC.model_copy(update={"releases": {"MIMIC-IV 2.2": {"admissions": 6, "icustays": 6, "patients": 9}}})
     raw = raw_files.RawFolder({"": folder}, known.tables).working_in(folder / "work")
     notes = MIMIC.tables(raw, known).notes
     assert notes["MIMIC-IV version"] == "2.2"
