@@ -58,6 +58,7 @@ class SplitSpec(Options):
         by: a cohort column whose values are kept whole instead of single patients (`hospital_id`).
         whole_patients: False = single units are drawn, as the OvO notebooks do it, so that a patient may stand in
             several parts; how many do is recorded. Leaky tasks only.
+        column: a cohort column that names the part of each unit (train, validation or test); nothing is drawn then.
         folds: cross-validation: the patients are cut into so many parts of like size; `test` is not used then.
         fold: which of them, from 0, is the test part.
     """
@@ -65,10 +66,11 @@ class SplitSpec(Options):
     train: float = Field(0.7, gt=0, lt=1)
     validation: float = Field(0.1, gt=0, lt=1)
     test: float = Field(0.2, gt=0, lt=1)
-    seed: int = 42
+    seed: int = Field(42, ge=0)
     stratify: bool = True
     by: str = "patient_id"
     whole_patients: bool = True
+    column: str | None = None
     folds: int | None = Field(None, ge=2)
     fold: int = Field(0, ge=0)
 
@@ -87,6 +89,8 @@ class SplitSpec(Options):
             raise ValueError(f"fold: {self.fold} is not one of folds 0 to {(self.folds or 1) - 1}")
         if self.folds and not self.whole_patients:
             raise ValueError("folds: are cut by patient; not with whole_patients: false")
+        if self.column is not None and (self.folds or not self.whole_patients):
+            raise ValueError("column: names the parts; not with folds, and not with whole_patients: false")
         return self
 
 
@@ -105,12 +109,12 @@ class TaskSpec(Options):
         split: see SplitSpec.
         leaky: why the task's features know the outcome; printed, logged and shown wherever its numbers are.
         uses_banned: columns banned in the spec that this task uses all the same, as its source did; leaky tasks only.
+        kept_on_purpose: features, by column, that tell the outcome and stay all the same, and why; `audit` then
+            prints them as declared.
         beside: options under which `compare` runs the task once more, so that both results are seen together.
     """
 
     title: str
-        kept_on_purpose: features, by column, that tell the outcome and stay all the same, and why; `audit` then
-            prints them as declared.
     kind: Literal["binary", "multiclass", "multilabel"] = "binary"
     target: list[str] = Field(min_length=1)
     classes: list[str] = []
@@ -121,11 +125,11 @@ class TaskSpec(Options):
     split: SplitSpec = SplitSpec()
     leaky: str | None = None
     uses_banned: list[str] = []
+    kept_on_purpose: dict[str, str] = {}
     beside: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _leaks_say_so(self) -> "TaskSpec":
-    kept_on_purpose: dict[str, str] = {}
         if self.uses_banned and self.leaky is None:
             raise ValueError("uses_banned: needs a `leaky` reason")
         self.check_split(self.split)
@@ -162,11 +166,11 @@ class DatasetSpec(Options):
         modalities: name -> one line of what it holds; this order is the order everywhere.
         lists: tables of codes or columns that lie beside the spec as csv files; in the YAML, name -> file name.
         banned: raw columns that state the outcome; no pipeline may name a feature after them.
+        releases: rows of each table as published, by the name of the release; no part of `digest`.
         settings: what the pipeline needs beyond that (unit conversions, plausible ranges, code lists).
         tasks: by name.
     """
 
-        releases: rows of each table as published, by the name of the release; no part of `digest`.
     name: str
     title: str
     pipeline: str
@@ -175,14 +179,10 @@ class DatasetSpec(Options):
     modalities: dict[str, str]
     lists: dict[str, list[dict[str, str]]] = {}
     banned: list[str] = []
+    releases: dict[str, dict[str, Annotated[int, Field(ge=0)]]] = {}
     settings: dict[str, Any] = {}
     tasks: dict[str, TaskSpec]
 
-    def task(self, name: str) -> TaskSpec:
-    releases: dict[str, dict[str, Annotated[int, Field(ge=0)]]] = {}
-        """The task called `name`.
-
-        Raises:
     @model_validator(mode="after")
     def _releases_name_tables(self) -> "DatasetSpec":
         for release, rows in self.releases.items():
@@ -191,6 +191,10 @@ class DatasetSpec(Options):
                     raise ValueError(f"releases: {release}: no table '{table}'{suggest(table, list(self.tables))}")
         return self
 
+    def task(self, name: str) -> TaskSpec:
+        """The task called `name`.
+
+        Raises:
             UserError: no such task.
         """
         if name not in self.tasks:
@@ -240,7 +244,7 @@ def _read_list(file: Path, path: Path) -> list[dict[str, str]]:
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             return list(csv.DictReader(stream, restval=""))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: lists: {file.name} cannot be read ({error}); put it beside the spec") from None
 
 
