@@ -1,6 +1,6 @@
 """Tunes a classical baseline on the validation split, evaluates it as the networks are, and writes a run folder.
 
-The folder holds what a network's does but for the weights.
+The folder holds what a network's does; `model.safetensors` has the arrays of `fitted.Fitted`.
 """
 
 import time
@@ -8,28 +8,26 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 import yaml
-from sklearn.dummy import DummyClassifier
 from threadpoolctl import threadpool_limits
 
-from ovo_clinic import preprocessing, runs, tabular
+from ovo_clinic import drift, preprocessing, runs, tabular
 from ovo_clinic.errors import UserError
 from ovo_clinic.evaluation import predictions_frame
 from ovo_clinic.experiment import Experiment
+from ovo_clinic.fitted import Constant, Fitted, number_of_classes
 from ovo_clinic.locks import locked
 from ovo_clinic.prepared import Prepared
 from ovo_clinic.registry import BASELINES, Choice
 from ovo_clinic.runs import Result
-from ovo_clinic.tabular import Baseline, FeatureTable, Sample, Setting
+from ovo_clinic.tabular import Baseline, Classifier, FeatureTable, Sample, Setting
 from ovo_clinic.tasks import task_for
 
 Target = npt.NDArray[np.float32]
-Probabilities = npt.NDArray[np.float64]
 
 
 def run(experiment: Experiment, choice: Choice, prepared: Prepared, folder: Path) -> Result:
@@ -85,9 +83,11 @@ def _run(experiment: Experiment, choice: Choice, prepared: Prepared, folder: Pat
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
     preprocessing.save(table.scalings, folder / "preprocessing.json")
+    drift.save(drift.profiles(prepared, list(table.scalings), prepared.rows("train")), folder / "inputs.json")
+    tuned.model.save(baseline, folder / "model.safetensors")
     pl.concat(frames).write_parquet(folder / "predictions.parquet")
-    for name in ("config.yaml", "preprocessing.json", "predictions.parquet"):
-        (folder / name).chmod(0o600)
+    for path in folder.iterdir():
+        path.chmod(0o600)
     runs.write_result(folder, result)
 
 
@@ -97,37 +97,6 @@ def _notes(table: FeatureTable, warned: Sequence[str]) -> list[str]:
     if table.left_out:
         notes.append(f"{', '.join(table.left_out)}: images and texts are not offered to classical baselines")
     return list(dict.fromkeys([*notes, *(line.strip().split("\n")[0] for line in warned)]))
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """One classifier per label.
-
-    Attributes:
-        kind: of the task.
-        classes: number of them.
-        classifiers: one, or one per label of a multilabel task.
-    """
-
-    kind: str
-    classes: int
-    classifiers: Sequence[Any]
-
-    def probabilities(self, x: tabular.Floats) -> Probabilities:
-        """x (N,F) -> (N,) for a binary task, else (N,K); a class that no training unit has gets 0."""
-        found = []
-        for classifier in self.classifiers:
-            values = np.zeros((len(x), self.classes))
-            values[:, classifier.classes_] = classifier.predict_proba(x)
-            found.append(values)
-        if self.kind == "multiclass":
-            return found[0]
-        return found[0][:, 1] if self.kind == "binary" else np.column_stack([values[:, 1] for values in found])
-
-    def costs(self, baseline: Baseline) -> dict[str, int]:
-        """Sums over labels; a label with one class in training has a constant and no classifier."""
-        costs = [baseline.costs(classifier) for classifier in self.classifiers if len(classifier.classes_) > 1]
-        return {name: sum(cost[name] for cost in costs) for name in (costs[0] if costs else {})}
 
 
 @dataclass(frozen=True)
@@ -176,16 +145,16 @@ def tune(baseline: Baseline, table: FeatureTable, prepared: Prepared, experiment
 
 
 def _fit(baseline: Baseline, setting: Setting, table: FeatureTable, prepared: Prepared, seed: int) -> Fitted:
-    kind, classes = prepared.task.kind, max(2, len(prepared.task.classes))
+    kind = prepared.task.kind
     labels = prepared.target if prepared.target.ndim == 2 else prepared.target[:, None]
-    classifiers = []
+    classifiers: list[Classifier] = []
     for label in labels.T:
         train, validation = (_labelled(table, label, prepared.rows(split)) for split in ("train", "validation"))
         if np.unique(train.y).size > 1:
             classifiers.append(baseline.fit(setting, train, validation, seed))
         else:
-            classifiers.append(DummyClassifier().fit(train.x, train.y))
-    return Fitted(kind, classes if kind == "multiclass" else 2, classifiers)
+            classifiers.append(Constant(np.unique(train.y)))
+    return Fitted(kind, number_of_classes(kind, prepared.task.classes), classifiers)
 
 
 def _labelled(table: FeatureTable, label: Target, rows: npt.NDArray[np.int64]) -> Sample:

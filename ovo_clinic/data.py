@@ -302,9 +302,17 @@ class DataModule(lightning.LightningDataModule):
 
     def evaluation_batch(self, exact: bool = False) -> int:
         """Units of a batch without a gradient to keep: as many as there is room for, unless `exact`."""
-        kinds = {source.modality.kind for source in self.dataset.sources}
-        if exact or kinds & {"image", "text"}:  # whose layers are large: only the size of training is known to fit
-            return self.batch_size
-        sources = self.dataset.sources
-        values = sum(source.modality.features * int(source.lengths().max(initial=1)) for source in sources)
-        return max(self.batch_size, min(EVALUATION_BATCH, EVALUATION_VALUES // max(1, values)))
+        return self.batch_size if exact else evaluation_batch(self.dataset.sources, self.batch_size)
+
+
+def evaluation_batch(sources: Sequence[Source], least: int) -> int:
+    """Units of a batch without a gradient to keep: as many as there is room for, `least` or more.
+
+    Args:
+        sources: of the batches.
+        least: units of a training batch.
+    """
+    if {source.modality.kind for source in sources} & {"image", "text"}:
+        return least  # their layers are large: only the size of training is known to fit
+    values = sum(source.modality.features * int(source.lengths().max(initial=1)) for source in sources)
+    return max(least, min(EVALUATION_BATCH, EVALUATION_VALUES // max(1, values)))

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -33,13 +33,18 @@ class Header:
     view: str | None
 
 
-def is_dicom(path: Path) -> bool:
-    """Whether a file begins as DICOM files do, whatever its name."""
-    with path.open("rb") as stream:
-        return stream.read(132)[128:] == b"DICM"
+def is_dicom(file: Path | BinaryIO) -> bool:
+    """Whether a file begins as DICOM files do, whatever its name; an open one is at its beginning then."""
+    if isinstance(file, Path):
+        with file.open("rb") as stream:
+            return is_dicom(stream)
+    file.seek(0)
+    start = file.read(132)
+    file.seek(0)
+    return start[128:] == b"DICM"
 
 
-def grey(path: Path) -> npt.NDArray[np.uint8]:
+def grey(path: Path | BinaryIO) -> npt.NDArray[np.uint8]:
     """The image (H,W) as the JPG release has it, before compression.
 
     The smallest value becomes 0 and the largest 255, MONOCHROME1 (0 = white) is inverted, the histogram is equalised.

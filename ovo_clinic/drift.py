@@ -30,6 +30,7 @@ class Profile:
         columns: F, in order, as the model takes them; none for a text.
         share: (F,) share of the training units (of a sequence: steps) with a value, or with a 1.
         low, high: (F,) the quantiles `INNER` of numeric values; None for the other columns and for one never measured.
+        size, recipe: of an image, how a file becomes one (see `images`).
     """
 
     kind: str
@@ -37,20 +38,27 @@ class Profile:
     share: list[float]
     low: list[float | None]
     high: list[float | None]
+    size: int = 0
+    recipe: str = ""
 
 
 def profiles(prepared: Prepared, names: Sequence[str], rows: npt.NDArray[np.int64]) -> dict[str, Profile]:
     """The profile of each modality in the given rows of the cohort, the training ones."""
     found = {}
     for name in names:
-        kind = prepared.manifest["modalities"][name]["kind"]
-        found[name] = Profile(kind, [], [], [], []) if kind == "text" else _profile(prepared.array(name), rows)
+        entry = prepared.manifest["modalities"][name]
+        match entry["kind"]:
+            case "text":
+                found[name] = Profile("text", [], [], [], [])
+            case "image":
+                columns = [Column(**column) for column in entry["columns"]]
+                found[name] = Profile("image", columns, [1.0], [None], [None], entry["size"], entry["recipe"])
+            case _:
+                found[name] = _profile(prepared.array(name), rows)
     return found
 
 
 def _profile(array: ModalityArray, rows: npt.NDArray[np.int64]) -> Profile:
-    if array.kind == "image":
-        return Profile("image", array.columns, [1.0], [None], [None])
     places = value_rows(array, rows)
     share = np.zeros(len(array.columns))
     inner = np.full((2, len(array.columns)), np.nan)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -93,7 +93,7 @@ def decode(job: Job) -> tuple[npt.NDArray[np.uint8], list[str | None]]:
     reasons: list[str | None] = []
     for row, path in enumerate(job.paths):
         try:
-            images[row] = np.asarray(RECIPES[job.recipe](_grey(path, _MARGIN * job.size), job.size))
+            images[row] = square(path, job.size, job.recipe)
             reasons.append(None)
         except NotAnImage as error:
             reasons.append(str(error))
@@ -103,7 +103,17 @@ def decode(job: Job) -> tuple[npt.NDArray[np.uint8], list[str | None]]:
     return images, reasons
 
 
-def _grey(path: Path, least: int) -> Image.Image:
+def square(file: Path | BinaryIO, size: int, recipe: str) -> npt.NDArray[np.uint8]:
+    """One file, open or not, as an image (size,size).
+
+    Raises:
+        NotAnImage: a file that holds no single image.
+        Exception: whatever decoders raise on damaged files.
+    """
+    return np.asarray(RECIPES[recipe](_grey(file, _MARGIN * size), size))
+
+
+def _grey(path: Path | BinaryIO, least: int) -> Image.Image:
     """The file as an 8-bit grey image; a JPG may come scaled down, with sides of no less than `least` pixels."""
     if dicom.is_dicom(path):
         return Image.fromarray(dicom.grey(path))

@@ -13,7 +13,7 @@ import polars as pl
 
 from ovo_clinic import drift, raw_folders, resources, runs
 from ovo_clinic.errors import UserError
-from ovo_clinic.experiment import DataRequest, Experiment
+from ovo_clinic.experiment import DataRequest
 from ovo_clinic.new_data import prepare_new
 from ovo_clinic.prepared import Prepared
 from ovo_clinic.raw_folders import Given
@@ -67,7 +67,7 @@ def predict(
     with tempfile.TemporaryDirectory(prefix="predict-", dir=resources.home()) as working:  # made with mode 0700
         folder = _local(str(model)) or _fetched(str(model), Path(working), tracking_uri, allow_remote_tracking)
         result = _checked(folder, str(model))
-        request = _request(result, config)
+        request = _request(folder, config)
         digest = model_hash(folder)
         default = resources.home() / "predictions" / f"{request.task_name}-{digest[:12]}.csv"
         file = _writable(out or default, replace=out is None)
@@ -109,8 +109,8 @@ def _checked(folder: Path, model: str) -> runs.Result:
     lacking = [name for name in MODEL_FILES if not (folder / name).is_file()]
     if lacking:
         raise UserError(
-            f"{model}: holds no {', '.join(lacking)}; name the folder or id of a finished run of a network (a baseline "
-            "cannot be applied), or an MLflow model of ovo_clinic; runs of older versions are to be trained again"
+            f"{model}: holds no {', '.join(lacking)}; name the folder or id of a finished run, or an MLflow model of "
+            "ovo_clinic; runs of older versions are to be trained again"
         )
     result = runs.read_result(folder)
     if result["unsafe"] is not None:
@@ -128,9 +128,9 @@ def model_hash(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _request(result: Mapping[str, Any], config: str | None) -> DataRequest:
+def _request(folder: Path, config: str | None) -> DataRequest:
     """What the model was trained on, of the spec as it is here."""
-    settings = Experiment.model_validate(result["config"])
+    result, settings = runs.read_result(folder), runs.settings(folder)
     if config is not None:
         settings = settings.model_copy(update={"folder": resources.find("configs", config).parent})
     elif settings.dataset.endswith(".yaml") and not (Path.cwd() / settings.dataset).is_file():
@@ -165,15 +165,15 @@ def outcome_names(task: Mapping[str, Any]) -> list[str]:
 def _frame(
     folder: Path, prepared: Prepared, request: DataRequest, digest: str, modalities: Sequence[str]
 ) -> pl.DataFrame:
-    from ovo_clinic.trained import Trained
+    from ovo_clinic import predictors
 
-    trained = Trained(folder, prepared, splits=())
-    rows = np.arange(prepared.cohort.height)
-    probabilities = trained.probabilities(rows).reshape(len(rows), -1)
+    predictor = predictors.load(folder)
+    arrays = predictor.inputs(prepared, modalities)
+    probabilities = predictor.probabilities(arrays).reshape(prepared.cohort.height, -1)
     present = np.stack([prepared.present(name) for name in modalities], axis=1)
     missing = [";".join(np.array(modalities)[~row]) for row in present]
     hours = request.options.get("prediction_hours")
-    names = outcome_names(trained.result["task"])
+    names = outcome_names(runs.read_result(folder)["task"])
     return prepared.cohort.select("unit_id", "patient_id").with_columns(
         *(pl.Series(f"probability_{name}", probabilities[:, place]) for place, name in enumerate(names)),
         pl.lit(hours, dtype=pl.Float64).alias("prediction_hours"),

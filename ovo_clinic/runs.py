@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ovo_clinic import provenance, resources
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepare import Prepared
+from ovo_clinic.registry import ENCODERS
 
 Result = dict[str, Any]
 """Content of `result.json`: settings, history, metrics, costs, digests, versions."""
@@ -67,6 +68,16 @@ def read_result(folder: Path) -> Result:
     """The result of a finished run."""
     content: Result = json.loads((folder / _RESULT).read_text(encoding="utf-8"))
     return content
+
+
+def settings(folder: Path) -> Experiment:
+    """Settings of a finished run, of a baseline without its own; a checkpoint inside the folder by its place there."""
+    config = {name: value for name, value in read_result(folder)["config"].items() if name != "baseline"}
+    for encoder in config.get("model", {}).get("encoders", {}).values():
+        for option in getattr(ENCODERS.get(encoder["name"]), "files", ()):
+            inside = folder / encoder[option]
+            encoder[option] = str(inside) if inside.exists() else encoder[option]
+    return Experiment.model_validate(config)
 
 
 def predictions(folder: Path, split: str = "test") -> tuple[NDArray[np.float64], NDArray[np.int64]]:

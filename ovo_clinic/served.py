@@ -1,31 +1,30 @@
 """A trained model that answers tables: what an MLflow model holds beside its files. MLflow is not needed for it.
 
-A table has one row a unit and columns named `modality|feature`, features as the model was trained on them (see the
+A table has one row a unit. Columns named `modality|feature` hold features as the model was trained on them (see the
 run's `inputs.json`): numbers, 0/1 for codes and categories; in a sequence's columns lists, one number a time step. A
+column named `modality` holds the texts of that modality, or the content (bytes) of image files: PNG, JPG, DICOM. A
 missing value is NaN or null, a column may be left out, and a modality without any value is absent.
 """
 
+import io
+import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import polars as pl
 
-from ovo_clinic import drift, preprocessing, runs, training
+from ovo_clinic import images, portable, predictors, runs
 from ovo_clinic.arrays import ModalityArray
-from ovo_clinic.data import EVALUATION_BATCH, IN_MEMORY_BYTES, ClinicalDataset, Source
 from ovo_clinic.drift import Profile
 from ovo_clinic.errors import UserError
 from ovo_clinic.predict import outcome_names
-from ovo_clinic.prepared import TASK_FIELDS
+from ovo_clinic.prepared import Prepared
 from ovo_clinic.registry import suggest
-from ovo_clinic.spec import TaskSpec
-from ovo_clinic.tasks import task_for
-from ovo_clinic.trained import predicted
-
-_EXAMPLE_STEPS = 3
 
 
 def _load_pyfunc(path: str) -> "TableModel":
@@ -34,19 +33,16 @@ def _load_pyfunc(path: str) -> "TableModel":
 
 
 class TableModel:
-    """A trained model of vectors and sequences.
+    """A trained model.
 
     Args:
-        folder: the files `predict.MODEL_FILES`.
+        folder: from `portable.save`, or of the run itself.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._result = runs.read_result(folder)
-        self._model = training.load_model(folder)
-        self._scalings = preprocessing.load(folder / "preprocessing.json")
-        self._profiles = drift.load(folder / "inputs.json")
-        task = self._result["task"]
-        self._task = task_for(TaskSpec(**{name: task[name] for name in TASK_FIELDS}))
+        self._outcomes = [f"probability_{name}" for name in outcome_names(runs.read_result(folder)["task"])]
+        self._predictor = predictors.load(folder)
+        self._profiles = portable.inputs(folder)
 
     def predict(self, frame: pd.DataFrame, params: Mapping[str, Any] | None = None) -> pd.DataFrame:
         """Probabilities, one row for each of the table's and a column `probability_<class or label>` for each outcome.
@@ -56,52 +52,78 @@ class TableModel:
             params: none are known; MLflow hands them over.
 
         Raises:
-            UserError: a column that the model does not know, or time steps of unlike numbers.
+            UserError: a column that the model does not know, time steps of unlike numbers, or no image.
         """
-        known = list(columns(self._profiles))
+        known = list(portable.columns(self._profiles))
         for name in frame.columns:
             if name not in known:
                 raise UserError(f"column '{name}': the model has no such input{suggest(str(name), known)}")
-        budget = IN_MEMORY_BYTES // len(self._profiles)
-        sources = [
-            Source.of(name, _array(frame, name, profile), self._scalings[name], budget)
-            for name, profile in self._profiles.items()
-        ]
-        dataset = ClinicalDataset(sources, np.full(len(frame), np.nan, dtype=np.float32))
-        found = predicted(self._model, self._task, dataset, np.arange(len(frame)), EVALUATION_BATCH)
-        names = [f"probability_{name}" for name in outcome_names(self._result["task"])]
-        return pd.DataFrame(found.reshape(len(frame), -1), columns=names, index=frame.index)
+        with tempfile.TemporaryDirectory() as working:  # for embeddings of texts and images
+            table = _Table(Path(working), _manifest(self._profiles), frame, self._profiles)
+            encoded = [name for name, profile in self._profiles.items() if profile.kind in ("image", "text")]
+            given = {name: table.array(name) for name in self._profiles if name not in encoded}
+            found = self._predictor.probabilities(given | self._predictor.inputs(table, encoded))
+        return pd.DataFrame(found.reshape(len(frame), -1), columns=self._outcomes, index=frame.index)
 
 
-def columns(profiles: Mapping[str, Profile]) -> dict[str, bool]:
-    """Name of every input column, and whether its cells are lists.
+def _manifest(profiles: Mapping[str, Profile]) -> dict[str, Any]:
+    return {"modalities": {name: {"kind": profile.kind} for name, profile in profiles.items()}}
 
-    Raises:
-        UserError: a modality that does not go into a table.
+
+@dataclass(frozen=True)
+class _Table(Prepared):
+    """A table in place of prepared data.
+
+    Attributes:
+        frame: one row a unit.
+        profiles: of the model's inputs.
     """
-    for name, profile in profiles.items():
-        if profile.kind not in ("vector", "sequence"):
-            raise UserError(
-                f"modality '{name}' is {profile.kind}, which is no column of a table; use `predict` instead"
-            )
-    return {
-        f"{name}|{column.name}": profile.kind == "sequence"
-        for name, profile in profiles.items()
-        for column in profile.columns
-    }
+
+    frame: pd.DataFrame = field(default_factory=pd.DataFrame)
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+
+    def array(self, modality: str) -> ModalityArray:
+        """One modality of the table."""
+        profile = self.profiles[modality]
+        if profile.kind == "image":
+            return _images(self._cells(modality), modality, profile)
+        given = [self.frame.get(f"{modality}|{column.name}") for column in profile.columns]
+        if profile.kind == "sequence":
+            return _sequence(given, modality, profile, len(self.frame))
+        values = np.full((len(self.frame), len(given)), np.nan, dtype=np.float32)
+        for place, column in enumerate(given):
+            if column is not None:
+                values[:, place] = pd.to_numeric(column).to_numpy(dtype=np.float32, na_value=np.nan)
+        present = np.asarray((~np.isnan(values)).any(axis=1), dtype=np.bool_)
+        return ModalityArray(profile.columns, _zero_filled(values, profile), present)
+
+    def texts(self, modality: str) -> pl.Series:
+        """(N,) null where there is none, or a blank one."""
+        cells = [cell if isinstance(cell, str) and cell.strip() else None for cell in self._cells(modality)]
+        return pl.Series(cells, dtype=pl.String)
+
+    def _cells(self, name: str) -> list[Any]:
+        return [None] * len(self.frame) if name not in self.frame else self.frame[name].tolist()
 
 
-def _array(frame: pd.DataFrame, name: str, profile: Profile) -> ModalityArray:
-    """One modality of the table."""
-    given = [frame.get(f"{name}|{column.name}") for column in profile.columns]
-    if profile.kind == "sequence":
-        return _sequence(given, name, profile, len(frame))
-    values = np.full((len(frame), len(given)), np.nan, dtype=np.float32)
-    for place, column in enumerate(given):
-        if column is not None:
-            values[:, place] = pd.to_numeric(column).to_numpy(dtype=np.float32, na_value=np.nan)
-    present = np.asarray((~np.isnan(values)).any(axis=1), dtype=np.bool_)
-    return ModalityArray(profile.columns, _zero_filled(values, profile), present)
+def _images(cells: list[Any], name: str, profile: Profile) -> ModalityArray:
+    index = np.full(len(cells), -1, dtype=np.int64)
+    pixels: list[npt.NDArray[np.uint8]] = []
+    for row, cell in enumerate(cells):
+        if isinstance(cell, bytes | bytearray | memoryview):
+            try:
+                square = images.square(io.BytesIO(cell), profile.size, profile.recipe)
+            except Exception as error:  # decoders raise anything on damaged files
+                raise UserError(
+                    f"row {row}: column '{name}' holds no image that can be read ({type(error).__name__}); give the "
+                    "content of a PNG, JPG or DICOM file"
+                ) from None
+            index[row] = len(pixels)
+            pixels.append(square)
+        elif not pd.api.types.is_scalar(cell) or not pd.isna(cell):
+            raise UserError(f"row {row}: column '{name}' holds {type(cell).__name__}; give the bytes of an image file")
+    values = np.stack(pixels)[:, None] if pixels else np.zeros((0, 1, profile.size, profile.size), dtype=np.uint8)
+    return ModalityArray(profile.columns, values, index >= 0, kind="image", index=index)
 
 
 def _sequence(given: list["pd.Series[Any] | None"], name: str, profile: Profile, units: int) -> ModalityArray:
@@ -127,24 +149,3 @@ def _zero_filled(values: npt.NDArray[np.float32], profile: Profile) -> npt.NDArr
     """Codes, categories and counts that are not given are 0; numbers stay missing."""
     numeric = np.array([column.role == "numeric" for column in profile.columns])
     return np.where(numeric | ~np.isnan(values), values, np.float32(0))
-
-
-def example(profiles: Mapping[str, Profile]) -> pd.DataFrame:
-    """Two made-up rows, drawn from the profile alone; in the second the first of several modalities is absent."""
-    random = np.random.default_rng(0)
-    cells: dict[str, list[Any]] = {}
-    for place, (name, profile) in enumerate(profiles.items()):
-        absent = place == 0 and len(profiles) > 1
-        steps = _EXAMPLE_STEPS if profile.kind == "sequence" else 1
-        for column, share, low, high in zip(profile.columns, profile.share, profile.low, profile.high, strict=True):
-            drawn = [
-                random.uniform(low, high, steps).round(3)
-                if low is not None and high is not None
-                else (random.random(steps) < share).astype(np.float64)
-                for _ in range(2)
-            ]
-            values: list[Any] = [row.tolist() if profile.kind == "sequence" else float(row[0]) for row in drawn]
-            if absent:
-                values[1] = None if profile.kind == "sequence" else float("nan")
-            cells[f"{name}|{column.name}"] = values
-    return pd.DataFrame(cells)

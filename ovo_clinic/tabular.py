@@ -1,6 +1,6 @@
 """A prepared data set as one table of features, for models that take nothing else."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Protocol
 
@@ -18,6 +18,8 @@ Count = Annotated[int, Field(ge=1)]
 Floats = npt.NDArray[np.float32]
 Setting = dict[str, int | float]
 """Arguments of a classifier."""
+Arrays = dict[str, npt.NDArray[Any]]
+"""What is kept of a fitted classifier, by name."""
 
 STATISTICS = ("last", "mean", "min", "max")
 
@@ -35,6 +37,19 @@ class Sample:
     y: npt.NDArray[np.int64]
 
 
+class Classifier(Protocol):
+    """As scikit-learn's."""
+
+    @property
+    def classes_(self) -> npt.NDArray[np.int64]:
+        """(C,) class indices that training had."""
+        ...
+
+    def predict_proba(self, x: Floats) -> npt.NDArray[np.float64]:
+        """x (N,F) -> (N,C)."""
+        ...
+
+
 class Baseline(Protocol):
     """`__init__(self, *, budget, options)`; a registered class.
 
@@ -45,11 +60,19 @@ class Baseline(Protocol):
     settings: Sequence[Setting]
 
     def fit(self, setting: Setting, train: Sample, validation: Sample, seed: int) -> Any:
-        """A classifier with scikit-learn's `predict_proba` and `classes_`; `train` has at least two classes."""
+        """A `Classifier`; `train` has at least two classes."""
         ...
 
     def costs(self, fitted: Any) -> dict[str, int]:
         """`parameters` and `macs_total` per sample, where these mean anything."""
+        ...
+
+    def arrays(self, fitted: Any) -> Arrays:
+        """All but its classes that makes a classifier answer as it does: what is kept of it in a file."""
+        ...
+
+    def restored(self, classes: npt.NDArray[np.int64], arrays: Arrays) -> Classifier:
+        """The classifier of those arrays."""
         ...
 
 
@@ -87,17 +110,30 @@ def feature_table(prepared: Prepared, names: Sequence[str]) -> FeatureTable:
     tabular = [name for name in names if entries[name]["kind"] in ("vector", "sequence")]
     if not tabular:
         raise UserError(f"compare.baselines: take numbers, and {', '.join(names)} are images or texts; leave them out")
+    arrays = {name: summarised(prepared.array(name)) for name in tabular}
     training = prepared.rows("train")
+    scalings = {name: preprocessing.fit(array, training) for name, array in arrays.items()}
+    columns = [
+        column
+        for name in tabular
+        for column in (*(f"{name}: {feature}" for feature in scalings[name].features), f"{name} present")
+    ]
+    return FeatureTable(features(arrays, scalings), columns, scalings, [n for n in names if n not in tabular])
+
+
+def features(arrays: Mapping[str, ModalityArray], scalings: Mapping[str, Scaling]) -> Floats:
+    """(N,F) features of all units, side by side, finite.
+
+    Args:
+        arrays: modalities as prepared, or `summarised` already.
+        scalings: of those that are used, in their order, as they were fitted in training.
+    """
     parts: list[Floats] = []
-    columns: list[str] = []
-    scalings = {}
-    for name in tabular:
-        array = summarised(prepared.array(name))
-        scaling = scalings[name] = preprocessing.fit(array, training)
+    for name, scaling in scalings.items():
+        array = summarised(arrays[name])
         values = np.where(array.present[:, None], array.values, np.float32(np.nan))
         parts += [scaling.apply(values), array.present[:, None].astype(np.float32)]
-        columns += [*(f"{name}: {feature}" for feature in scaling.features), f"{name} present"]
-    return FeatureTable(np.concatenate(parts, axis=1), columns, scalings, [n for n in names if n not in tabular])
+    return np.concatenate(parts, axis=1)
 
 
 def summarised(array: ModalityArray) -> ModalityArray:

@@ -95,7 +95,8 @@ class Encoder(Protocol):
     classmethod that says what the encoder is fed instead of the prepared array of modality `name`: token ids, a frozen
     model's embeddings, embeddings from a file. `options` are its resolved keyword options; `derived.cached` keeps what
     is costly. One that reads texts needs it, and says so by a class attribute `takes_text = True`. A class attribute
-    `files` names the options that are paths of files whose content decides the result (a checkpoint).
+    `files` names the options that are paths of files whose content decides the result (a checkpoint); `of_rows = True`
+    says that they hold rows of units, which a model never carries.
     """
 
     def __call__(self, x: Tensor, mask: Tensor) -> Tokens:

@@ -3,9 +3,10 @@
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ovo_clinic.registry import BASELINES
-from ovo_clinic.tabular import Count, Sample, Setting
+from ovo_clinic.tabular import Arrays, Classifier, Count, Sample, Setting
 
 MOST_ITERATIONS = 2000
 
@@ -31,3 +32,16 @@ class Logistic:
     def costs(self, fitted: Any) -> dict[str, int]:
         """Parameters, and multiply-accumulates per sample."""
         return {"parameters": fitted.coef_.size + fitted.intercept_.size, "macs_total": fitted.coef_.size}
+
+    def arrays(self, fitted: Any) -> Arrays:
+        """Weights."""
+        return {"coef": fitted.coef_, "intercept": fitted.intercept_}
+
+    def restored(self, classes: npt.NDArray[np.int64], arrays: Arrays) -> Classifier:
+        """scikit-learn's classifier with those weights."""
+        from sklearn.linear_model import LogisticRegression
+
+        model: Any = LogisticRegression()
+        model.classes_, model.coef_, model.intercept_ = classes, arrays["coef"], arrays["intercept"]
+        found: Classifier = model
+        return found

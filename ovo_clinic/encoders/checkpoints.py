@@ -1,8 +1,10 @@
 """Models and tokenizers of transformers from local folders; nothing is ever fetched, and no code of theirs is run."""
 
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +16,12 @@ from ovo_clinic.types import Modality
 
 Output = Literal["cls", "mean", "tokens"]
 """What a model gives out: the state of its first token, the mean over all tokens, or all of them."""
+_CARRIED = (
+    *("config.json", "preprocessor_config.json", "model.safetensors", "model.safetensors.index.json"),
+    *("model-*-of-*.safetensors", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "*.model"),
+)
+"""Names of the files that make a model and its tokenizer."""
 
 
 def checkpoint_folder(given: str) -> Path:
@@ -29,6 +37,23 @@ def checkpoint_folder(given: str) -> Path:
             "downloaded, such as medicalai/ClinicalBERT for texts"
         )
     return folder
+
+
+def carry(folder: Path, out: Path) -> None:
+    """Copies what the encoders read of a checkpoint into a new folder, and nothing else that may lie there.
+
+    Raises:
+        UserError: a damaged checkpoint.
+    """
+    from safetensors.torch import save_file
+
+    out.mkdir(parents=True)
+    for file in folder.iterdir():
+        if file.is_file() and any(fnmatch(file.name, pattern) for pattern in _CARRIED):
+            shutil.copyfile(file, out / file.name)
+    if not list(out.glob("*.safetensors")):  # an older format, which may run code when it is read
+        weights = load_model(folder).state_dict()
+        save_file({name: value.contiguous() for name, value in weights.items()}, out / "model.safetensors")
 
 
 def load_model(folder: Path) -> Any:

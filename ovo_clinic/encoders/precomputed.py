@@ -41,6 +41,7 @@ class Precomputed(nn.Module):
 
     takes_text = True
     files = ("file",)
+    of_rows = True
 
     def __init__(
         self,

@@ -2,8 +2,8 @@
 
 Layout in the store: one experiment per task; in it one run per fusion head with the summary over seeds, so that the UI
 compares heads; the seeds as its child runs; and one `study` run with table, figures, attrition and the machine's load
-meanwhile. All carry the tag `study`. The best network by validation is kept as an MLflow model of its seed's run. Only
-aggregates are stored: no unit, no patient, no prediction.
+meanwhile. All carry the tag `study`. The best network by validation, and the best baseline, are kept as MLflow models
+of their seeds' runs. Only aggregates are stored: no unit, no patient, no prediction.
 """
 
 import os

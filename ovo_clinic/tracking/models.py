@@ -11,28 +11,32 @@ from mlflow.models import Model
 from packaging.requirements import Requirement
 
 import ovo_clinic
-from ovo_clinic import drift, resources, runs
+from ovo_clinic import resources, runs
 from ovo_clinic.errors import UserError
-from ovo_clinic.predict import MODEL_FILES, model_hash, outcome_names
+from ovo_clinic.predict import model_hash, outcome_names
 from ovo_clinic.study import Comparison
 
 _NOT_IN_NAMES = str.maketrans(dict.fromkeys("/:.%\"'", "_"))
 
 
-def best_run(comparison: Comparison) -> tuple[str, int] | None:
-    """(label, place among the seeds) of the network with the best validation metric; None where all are unsafe."""
-    found: list[tuple[float, str, int]] = []
+def best_runs(comparison: Comparison) -> list[tuple[str, int]]:
+    """(label, place among the seeds) of the network with the best validation metric, then of such a baseline.
+
+    There is none of a kind that was not compared, or that is unsafe.
+    """
+    found: dict[bool, list[tuple[float, str, int]]] = {False: [], True: []}
     for arm in comparison.arms:
         for place, result in enumerate(comparison.results[arm.label]):
-            if arm.kind != "baseline" and result["unsafe"] is None:
+            if result["unsafe"] is None:
                 score = result["metrics"]["validation"][result["monitor"]]
-                found.append((-score if runs.lower_is_better(result["monitor"]) else score, arm.label, place))
+                score = -score if runs.lower_is_better(result["monitor"]) else score
+                found[arm.kind == "baseline"].append((score, arm.label, place))
     # The first of equals.
-    return max(found, key=lambda entry: entry[0])[1:] if found else None
+    return [max(own, key=lambda entry: entry[0])[1:] for own in found.values() if own]
 
 
 def log_model(client: MlflowClient, run: str, folder: Path, register: str | None = None) -> None:
-    """Keeps a run's network as an MLflow model; the tag `model` of the run says where, or why not.
+    """Keeps what a run trained as an MLflow model; the tag `model` of the run says where, or why not.
 
     Args:
         client: of the store.
@@ -41,7 +45,7 @@ def log_model(client: MlflowClient, run: str, folder: Path, register: str | None
         register: name in the registry that the model becomes a new version of.
 
     Raises:
-        UserError: it should be registered, and takes images or texts, which are no columns of a table.
+        UserError: it should be registered, and a checkpoint that it reads is gone.
     """
     with tempfile.TemporaryDirectory(dir=resources.home()) as working:
         path = Path(working) / "mlflow"
@@ -74,8 +78,8 @@ def delete_model(client: MlflowClient, run: str, uri: str) -> None:
 def save(run: Path, out: Path, model: Model) -> None:
     """Writes an MLflow model of a finished run.
 
-    It holds the run's weights (safetensors), settings and scaling, the source of this package, the exact versions of
-    its requirements, a signature and a made-up input example.
+    It holds the run's weights (safetensors), settings, scaling and the checkpoints that its encoders read, the source
+    of this package, the exact versions of its requirements, a signature and a made-up input example.
 
     Args:
         run: folder of the run.
@@ -83,26 +87,27 @@ def save(run: Path, out: Path, model: Model) -> None:
         model: MLflow's description, which is completed.
 
     Raises:
-        UserError: the model takes an image or a text, which are no columns of a table.
+        UserError: a checkpoint that it reads is gone.
     """
     import mlflow.pyfunc
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, DataType, Schema
     from mlflow.types.schema import Array
 
-    from ovo_clinic import served
+    from ovo_clinic import portable, served
 
-    profiles = drift.load(run / "inputs.json")
-    inputs = [
-        ColSpec(Array(DataType.double) if lists else DataType.double, name, required=False)
-        for name, lists in served.columns(profiles).items()
-    ]
+    files = out.parent / "model"  # MLflow keeps the name of the folder that it copies
+    portable.save(run, files)
+    profiles = portable.inputs(files)
+    cells: dict[str, DataType | Array] = {
+        "number": DataType.double,
+        "numbers": Array(DataType.double),
+        "text": DataType.string,
+        "file": DataType.binary,
+    }
+    inputs = [ColSpec(cells[kind], name, required=False) for name, kind in portable.columns(profiles).items()]
     names = outcome_names(runs.read_result(run)["task"])
     outputs = [ColSpec(DataType.double, f"probability_{name}") for name in names]
-    files = out.parent / "model"  # MLflow keeps the name of the folder that it copies
-    files.mkdir()
-    for name in MODEL_FILES:
-        shutil.copyfile(run / name, files / name)
     mlflow.pyfunc.save_model(
         out,
         loader_module=served.__name__,
@@ -110,7 +115,7 @@ def save(run: Path, out: Path, model: Model) -> None:
         code_paths=[str(Path(ovo_clinic.__file__).parent)],
         mlflow_model=model,
         signature=ModelSignature(Schema([*inputs]), Schema([*outputs])),
-        input_example=served.example(profiles),
+        input_example=portable.example(profiles),
         pip_requirements=requirements(),
         metadata={"model_hash": model_hash(run)},
     )

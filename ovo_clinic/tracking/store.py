@@ -93,9 +93,9 @@ class Store:
             study, params=entries.study_params(comparison, config), metrics=[*entries.p_value_metrics(table), *load]
         )
         self._client.log_inputs(study, [entries.dataset(comparison.prepared.manifest)])
-        if (best := models.best_run(comparison)) is not None:
-            label, seed = best
-            models.log_model(self._client, children[label][seed], comparison.run_folders[label][seed], register)
+        for rank, (label, seed) in enumerate(models.best_runs(comparison)):
+            registered = register if rank == 0 else None
+            models.log_model(self._client, children[label][seed], comparison.run_folders[label][seed], registered)
         for pattern, place in {"*.csv": "tables", "*.tex": "tables", "*.html": None}.items():
             for path in comparison.folder.glob(pattern):
                 self._client.log_artifact(study, str(path), place)

@@ -180,7 +180,7 @@ def load_model(folder: Path) -> FusionModel:
     """The trained model of a finished run, in evaluation mode."""
     result = runs.read_result(folder)
     modalities = [Modality(**modality) for modality in result["modalities"]]
-    model = build_model(Experiment.model_validate(result["config"]), modalities, result["outputs"])
+    model = build_model(runs.settings(folder), modalities, result["outputs"])
     model.load_state_dict(load_file(folder / "model.safetensors"))
     return model.eval()
 

@@ -11,16 +11,18 @@ import sklearn.metrics
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from ovo_clinic import classical, report, study, verbs
+from ovo_clinic import classical, fitted, predictors, report, study, verbs
 from ovo_clinic import experiment as experiments
 from ovo_clinic.baselines.logistic import Logistic
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
+from ovo_clinic.fitted import Fitted
+from ovo_clinic.predict import MODEL_FILES
 from ovo_clinic.prepare import prepare_task
 from ovo_clinic.prepared import Prepared
 from ovo_clinic.registry import BASELINES, Choice
 from ovo_clinic.runs import Result
-from ovo_clinic.tabular import Sample, Setting
+from ovo_clinic.tabular import Arrays, Sample, Setting
 from ovo_clinic.tuned import Found, Tuned
 from tests.small_data import SIMULATION, flat_files
 
@@ -79,8 +81,32 @@ def test_every_kind_of_task_is_evaluated_on_whole_splits(data: Data, choice: Cho
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
     assert result["config"]["baseline"] == {"name": choice.name, "budget": 3} and "model" not in result["config"]
     files = {path.name for path in (tmp_path / "run").iterdir()} - {"lock"}
-    assert files == {"config.yaml", "preprocessing.json", "predictions.parquet", "result.json"}
+    assert files == {"config.yaml", "predictions.parquet", "result.json", *MODEL_FILES}
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "run").iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("choice", [LOGISTIC, BOOSTING], ids=lambda choice: choice.name)
+def test_what_is_kept_of_it_answers_as_scikit_learn_did(data: Data, choice: Choice, tmp_path: Path) -> None:
+    data.run(tmp_path / "run", choice)
+    kept = predictors.load(tmp_path / "run")
+    found = kept.probabilities(kept.inputs(data.prepared, data.prepared.modalities))
+    for split in ("validation", "test"):
+        rows, probabilities = saved(tmp_path / "run", split)
+        np.testing.assert_allclose(found.reshape(len(found), -1)[rows], probabilities, atol=1e-6)
+
+
+def test_trees_and_weights_of_three_classes_answer_as_scikit_learn_does(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    x = random.normal(size=(300, 5)).astype(np.float32)
+    y = np.digitize(x[:, 0] * x[:, 1] + 0.3 * random.normal(size=300), [-0.5, 0.5])
+    for choice in (LOGISTIC, BOOSTING):
+        baseline = BASELINES.build(choice.name, options=choice.options)
+        sample = Sample(x[:200], y[:200])
+        classifier = baseline.fit(baseline.settings[0], sample, Sample(x[200:], y[200:]), 0)
+        Fitted("multiclass", 4, [classifier]).save(baseline, tmp_path / "model.safetensors")
+        kept = fitted.load(baseline, "multiclass", 4, tmp_path / "model.safetensors")
+        expected = np.column_stack([classifier.predict_proba(x), np.zeros(300)])
+        np.testing.assert_allclose(kept.probabilities(x), expected, atol=1e-6)
 
 
 class Column:
@@ -109,6 +135,12 @@ class Columns:
 
     def costs(self, fitted: Any) -> dict[str, int]:
         return {"parameters": 1, "macs_total": 2}
+
+    def arrays(self, fitted: Any) -> Arrays:
+        return {"of": np.array([fitted.column, fitted.sign])}
+
+    def restored(self, classes: NDArray[np.int64], arrays: Arrays) -> Column:
+        return Column(*arrays["of"].tolist(), classes.tolist())
 
 
 @pytest.fixture
