@@ -3,12 +3,16 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from ovo_clinic.attention.hf import projections_of_heads
+from ovo_clinic.attention.multihead import split_heads
 from ovo_clinic.attention.precondition import Preconditioned
+from ovo_clinic.attention.window import WindowAttention
 from ovo_clinic.fusion.tokens import ModalityTokens
 from ovo_clinic.registry import ATTENTION
 from ovo_clinic.types import Batch
@@ -69,7 +73,8 @@ def condition_metrics(model: nn.Module, batch: Batch) -> dict[str, float]:
 
     Returns:
         `condition_number`, `condition_bound_log10` (missing where no matrix has full rank) and
-        `rank_deficient_share` of the matrices; nothing where the model has no attention with heads of its own.
+        `rank_deficient_share` of the matrices; `condition_number_layer_01`, ... of single layers, in the order of
+        computation; nothing where the model has no attention with heads of its own.
     """
     with _outputs_of_cores(model) as outputs:
         model(batch)
@@ -83,13 +88,19 @@ def condition_metrics(model: nn.Module, batch: Batch) -> dict[str, float]:
         "condition_bound_log10": _mean_over_layers([bound for _, bound in found]) / math.log(10),
         "rank_deficient_share": known.isinf().double().mean().item(),
     }
+    layers = enumerate((number for number, _ in found), start=1)
+    values |= {f"condition_number_layer_{place:02}": _of_layer(number).item() for place, number in layers}
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def _mean_over_layers(layers: list[Tensor]) -> float:
-    """Each layer (units,H): median over finite units, mean over heads; mean over layers. NaN where none is finite."""
-    layer_means = [layer.masked_fill(layer.isinf(), torch.nan).nanquantile(0.5, dim=0).nanmean() for layer in layers]
-    return torch.stack(layer_means).nanmean().item()
+    """Of each layer (units,H); NaN where none is finite."""
+    return torch.stack([_of_layer(layer) for layer in layers]).nanmean().item()
+
+
+def _of_layer(layer: Tensor) -> Tensor:
+    """Of (units,H) the median over finite units, then the mean over heads."""
+    return layer.masked_fill(layer.isinf(), torch.nan).nanquantile(0.5, dim=0).nanmean()
 
 
 @contextmanager
@@ -101,7 +112,7 @@ def _outputs_of_cores(model: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]
     outputs: list[tuple[Tensor, Tensor]] = []
 
     def keep(core: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-        if output.ndim != 4:  # window and lpi are whole layers: their heads are not to be seen from outside
+        if output.ndim != 4:  # window and lpi are whole layers, and only the former has heads: see below
             return
         q, _, v, *rest = args
         mask = rest[0] if rest else kwargs.get("query_mask")
@@ -109,7 +120,16 @@ def _outputs_of_cores(model: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]
         rows = given * (output.shape[2] if mask is None else mask.sum(dim=1))
         outputs.append((output, rows[:, None].expand(-1, output.shape[1])))
 
+    def keep_merged(heads: int, _: nn.Module, args: tuple[Any, ...]) -> None:
+        output = split_heads(args[0], heads)
+        outputs.append((output, torch.full(output.shape[:2], output.shape[2], device=output.device)))
+
     handles = [core.register_forward_hook(keep, with_kwargs=True) for core in attention_cores(model)]
+    merged: list[tuple[nn.Module, int]] = [
+        (layer.out, layer.heads) for layer in model.modules() if isinstance(layer, WindowAttention)
+    ]
+    merged += projections_of_heads(model)
+    handles += [layer.register_forward_pre_hook(partial(keep_merged, heads)) for layer, heads in merged]
     try:
         yield outputs
     finally:

@@ -85,7 +85,7 @@ def flops(
     batches = {size: data.dataset[np.resize(data.split_rows["train"], size)] for size in LATENCY_BATCHES}
     counts = [model_costs(model, data.dataset[data.split_rows["train"][:REFERENCE_BATCH]]) for model in models]
     heads = _heads_table([arm.label for arm in arms], counts, _measured(models, batches))
-    encoders = _encoders_table(experiment, models[0], counts[0], batches)
+    encoders = _encoders_table(arms[0].experiment, models[0], counts[0], batches)
     options = {"tokens": 4, "heads": 4} | experiment.model.fusion.options
     against = macs_against_modalities(experiment.model.dim, options, modalities, names)
     folder = resources.home() / "costs" / experiment.task
@@ -101,7 +101,7 @@ def _arms(
     experiment: Experiment, prepared: Prepared, names: Sequence[str], mechanisms: Sequence[str] | None
 ) -> tuple[list[Arm], dict[str, str]]:
     """The heads, with every mechanism that they accept, and why they refuse the others."""
-    if mechanisms is None:
+    if mechanisms is None or experiment.compare.encoders:
         return study.arms(experiment, prepared, [Choice(name=name) for name in names], unimodal=False), {}
     arms: list[Arm] = []
     refused: dict[str, str] = {}

@@ -69,11 +69,38 @@ class TrainingConfig(Options):
     precision: str = "32-true"
 
 
+class Alternative(Options):
+    """One of several encoders of a modality that are compared.
+
+    Attributes:
+        label: as it stands in tables; where only the encoder is given, its name with the options given.
+        encoder: in place of `model.encoders.MODALITY`, whose options hold for it too where it is the same encoder.
+    """
+
+    label: str = Field(min_length=1)
+    encoder: Choice
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_encoder(cls, value: Any) -> Any:
+        if isinstance(value, str) or (isinstance(value, Mapping) and "encoder" not in value):
+            value = {"encoder": value}
+        if isinstance(value, Mapping) and "label" not in value:
+            value = {**value, "label": Choice.model_validate(value["encoder"]).label}
+        return value
+
+
+HEADS = tuple(Choice(name=name) for name in ("concat", "self_attention", "cross_attention", "ovo"))
+"""The fusion heads that are compared by default."""
+
+
 class CompareConfig(Options):
     """What `compare` runs.
 
     Attributes:
         fusion: the heads.
+        encoders: modality -> encoders of it that are compared in place of heads, all under the head `model.fusion`.
+        sizes: sides of images, or numbers of time steps, at which the costs of `encoders` are also measured.
         seeds: number of seeds, 0 ... seeds-1, the same for every head.
         unimodal: also train every modality alone.
         baselines: classical ones that are tuned and evaluated beside the heads (none by default).
@@ -85,9 +112,9 @@ class CompareConfig(Options):
             without each modality in turn.
     """
 
-    fusion: list[Choice] = Field(
-        [Choice(name=name) for name in ("concat", "self_attention", "cross_attention", "ovo")], min_length=1
-    )
+    fusion: list[Choice] = Field(list(HEADS), min_length=1)
+    encoders: dict[str, Annotated[list[Alternative], Field(min_length=1)]] = Field({}, max_length=1)
+    sizes: list[Annotated[int, Field(ge=1)]] = []
     seeds: int = Field(10, ge=1)
     unimodal: bool = False
     baselines: list[Choice] = []
@@ -96,6 +123,15 @@ class CompareConfig(Options):
     missing: list[Annotated[float, Field(ge=0, le=1)]] = []
     pattern: str = "random"
     importance: bool = False
+
+    @model_validator(mode="after")
+    def _compares_one_thing(self) -> "CompareConfig":
+        if self.encoders and (self.unimodal or self.fusion != list(HEADS)):
+            raise ValueError(
+                "compare.encoders compares encoders under one head; name it in model.fusion, and leave out fusion and "
+                "unimodal"
+            )
+        return self
 
 
 class Range(Options):

@@ -107,9 +107,9 @@ def training_curves(histories: Histories, quantities: Sequence[str], title: str 
     panels = np.atleast_1d(figure.subplots(1, len(quantities)))
     for axes, quantity in zip(panels, quantities, strict=True):
         tidy(axes)
-        axes.set(xlabel="epoch", title=_words(quantity))
+        axes.set(xlabel="epoch", title=words(quantity))
         for (head, seeds), (colour, dashes) in zip(histories.items(), styles(), strict=False):
-            _draw_seeds(axes, [[epoch[quantity] for epoch in seed] for seed in seeds], head, colour, dashes)
+            draw_seeds(axes, [[epoch[quantity] for epoch in seed] for seed in seeds], head, colour, dashes)
         axes.xaxis.get_major_locator().set_params(integer=True)
     figure.suptitle(title)
     legend(figure, panels[-1], "mean over seeds")
@@ -132,7 +132,7 @@ def condition_figure(histories: Histories, title: str = "") -> "Figure":
         axes.set(xlabel="epoch", title=name)
         for (head, seeds), (colour, dashes) in zip(histories.items(), styles(), strict=False):
             values = [[epoch.get(quantity, np.nan) for epoch in seed] for seed in seeds]
-            _draw_seeds(axes, values, head, colour, dashes)
+            draw_seeds(axes, values, head, colour, dashes)
         axes.xaxis.get_major_locator().set_params(integer=True)
     panels[0].set_yscale("log")
     panels[2].set_ylim(-0.02, 1.02)
@@ -164,7 +164,7 @@ def interval_figure(
     figure.suptitle(title)
     seeds = int(rows["seeds"].iloc[0])
     dashed = "" if chance is None else "; dotted: chance"
-    axes.set_xlabel(f"{label or _words(metric)}, %: mean of {seeds} seeds, 95 % interval over patients{dashed}")
+    axes.set_xlabel(f"{label or words(metric)}, %: mean of {seeds} seeds, 95 % interval over patients{dashed}")
     axes.set_ylim(-0.6, len(rows) - 0.4)
     return figure
 
@@ -246,7 +246,7 @@ def draw_curves(
         axes.plot(GRID, mean, color=colour, linestyle=dashes, linewidth=1.7, label=label)
 
 
-def _draw_seeds(axes: "Axes", values: Sequence[Sequence[float]], label: str, colour: str, dashes: str) -> None:
+def draw_seeds(axes: "Axes", values: Sequence[Sequence[float]], label: str, colour: str, dashes: str) -> None:
     """A thin line per seed against the epoch, and a bold mean as far as every seed has run."""
     for line in values:
         axes.plot(np.arange(1, len(line) + 1), line, color=colour, linewidth=0.7, alpha=0.35)
@@ -316,7 +316,7 @@ def legend(figure: "Figure", axes: "Axes", title: str) -> None:
     figure.legend(handles, labels, title=title, loc="outside right center", frameon=False, alignment="left")
 
 
-def _words(name: str) -> str:
+def words(name: str) -> str:
     """`validation_auroc` -> `validation AUROC`."""
     return " ".join(word.upper() if word in {"auroc", "auprc"} else word for word in name.split("_"))
 

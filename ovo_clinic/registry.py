@@ -55,8 +55,13 @@ class Choice(BaseModel):
     @property
     def label(self) -> str:
         """Name with the options that were given, as it stands in tables: `ovo(heads=8)`."""
-        given = ",".join(f"{key}={value}" for key, value in self.options.items())
+        given = ",".join(f"{key}={_shown(value)}" for key, value in self.options.items())
         return f"{self.name}({given})" if given else self.name
+
+
+def _shown(value: Any) -> str:
+    """An option's value inside a label; one that is a name with options is shown as such: `window(window=4)`."""
+    return Choice(**value).label if isinstance(value, Mapping) and "name" in value else str(value)
 
 
 class Registry(Generic[T]):

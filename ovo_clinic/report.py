@@ -200,11 +200,12 @@ def _notes(comparison: Comparison) -> list[str]:
 def printable(table: ComparisonTable, classes: Sequence[str]) -> pd.DataFrame:
     """The table as text: percent with one digit, mean +- sd over seeds, [95 % interval over patients]."""
     metrics = [name.removesuffix("_mean") for name in table.rows.columns if name.endswith("_mean")]
+    column, costs = ("MACs - concat", "delta_macs") if table.rows["delta_macs"].notna().any() else ("MACs", "macs")
     lines = []
     for _, row in table.rows.iterrows():
         alone = row["kind"] == "modality"
         line = {"model": f"{row['model']} (alone, {100 * row['present']:.3g} %)" if alone else row["model"]}
-        line["MACs - concat"] = "" if pd.isna(row["delta_macs"]) else f"{row['delta_macs']:,.0f}"
+        line[column] = "" if pd.isna(row[costs]) else f"{row[costs]:,.0f}"
         line["parameters"] = "" if pd.isna(row["parameters"]) else f"{row['parameters']:,.0f}"
         for metric in metrics:
             text = _percent(row[f"{metric}_mean"])

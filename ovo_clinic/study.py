@@ -1,25 +1,28 @@
-"""Many runs: trains fusion heads over the same seeds and splits, in parallel."""
+"""Many runs: trains fusion heads, or encoders under one head, over the same seeds and splits, in parallel."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ovo_clinic import provenance, resources, runs
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepare import Prepared
-from ovo_clinic.registry import BASELINES, FUSION, Choice, suggest
+from ovo_clinic.registry import BASELINES, ENCODERS, FUSION, Choice, suggest
 from ovo_clinic.runs import Result
 from ovo_clinic.scheduling import Job, LocalProcesses, Scheduler
 from ovo_clinic.tuned import Tuned
+
+if TYPE_CHECKING:
+    from ovo_clinic.types import Modality
 
 ONE_PROCESS = LocalProcesses(1)
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One row of the comparison: a fusion head, a modality alone, or a classical baseline.
+    """One row of the comparison: a fusion head, an encoder under the common head, a modality alone, or a baseline.
 
     Attributes:
         label: as it stands in the table.
@@ -29,7 +32,7 @@ class Arm:
     """
 
     label: str
-    kind: Literal["head", "modality", "baseline"]
+    kind: Literal["head", "encoder", "modality", "baseline"]
     experiment: Experiment
     baseline: Choice | None = None
 
@@ -58,8 +61,14 @@ class Comparison:
 
     @property
     def heads(self) -> list[str]:
-        """Labels of the fusion heads."""
-        return [arm.label for arm in self.arms if arm.kind == "head"]
+        """Labels of the fusion heads, or of the encoders where these are compared."""
+        return [arm.label for arm in self.arms if arm.kind in ("head", "encoder")]
+
+    @property
+    def subject(self) -> str:
+        """What is compared, in words: `fusion heads`, `encoders of image`."""
+        varied = next(iter(self.arms[-1].experiment.compare.encoders), None)
+        return "fusion heads" if varied is None else f"encoders of {varied}"
 
     @property
     def contenders(self) -> list[str]:
@@ -70,20 +79,22 @@ class Comparison:
 def arms(experiment: Experiment, prepared: Prepared, fusion: Sequence[Choice], unimodal: bool) -> list[Arm]:
     """The rows of a comparison; all differ in the head, or in the modalities, and in nothing else.
 
-    Options set on `model.fusion` (`model.fusion.tokens=8`) hold for every head that has an option of that name. Every
-    head is built once, so that a mistake shows before anything is trained.
+    Options set on `model.fusion` (`model.fusion.tokens=8`) hold for every head that has an option of that name. Where
+    `compare.encoders` names encoders, these are the rows, all under the head `model.fusion`. Every head and encoder is
+    built once, so that a mistake shows before anything is trained.
 
     Raises:
-        UserError: a head named twice, not known, or unsafe and not allowed; an unknown option; a combination that a
-            head excludes; settings of `compare.tuned` that do not belong here.
+        UserError: a head or encoder named twice, not known, or unsafe and not allowed; an unknown option; a combination
+            that a head excludes; settings of `compare.tuned` that do not belong here.
     """
     modalities = prepared.chosen(experiment.modalities)
-    check_options(experiment, fusion)
-    rows = []
-    if unimodal:
-        alone = _with_head(experiment, Choice(name="concat"))
-        rows += [Arm(name, "modality", alone.model_copy(update={"modalities": [name]})) for name in modalities]
-    rows += [Arm(choice.label, "head", _with_head(experiment, choice)) for choice in fusion]
+    rows = _encoder_arms(experiment, prepared) if experiment.compare.encoders else []
+    if not rows:
+        check_options(experiment, fusion)
+        if unimodal:
+            alone = _with_head(experiment, Choice(name="concat"))
+            rows += [Arm(name, "modality", alone.model_copy(update={"modalities": [name]})) for name in modalities]
+        rows += [Arm(choice.label, "head", _with_head(experiment, choice)) for choice in fusion]
     _check_labels(rows)
     if tuned := _tuned(experiment):
         tuned.check_data(prepared)
@@ -96,7 +107,45 @@ def _check_labels(rows: Sequence[Arm]) -> None:
     labels = [row.label for row in rows]
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice:
-        raise UserError(f"compare: {', '.join(twice)} stands twice; name every head once")
+        raise UserError(f"compare: {', '.join(twice)} stands twice; name every model once")
+
+
+def _encoder_arms(experiment: Experiment, prepared: Prepared) -> list[Arm]:
+    """The rows of `compare.encoders`; each encoder is built once, unless it makes its own inputs from files."""
+    ((modality, alternatives),) = experiment.compare.encoders.items()
+    names = prepared.chosen(experiment.modalities)
+    if modality not in names:
+        raise UserError(f"compare.encoders: there is no modality '{modality}'{suggest(modality, names)}")
+    rows = []
+    for alternative in alternatives:
+        changed = _with_encoder(experiment, modality, alternative.encoder)
+        choice, path = changed.model.encoders[modality], f"compare.encoders.{modality}: {alternative.label}"
+        ENCODERS.options(choice.name, choice.options, path)
+        if not hasattr(ENCODERS.get(choice.name), "inputs"):
+            try:
+                ENCODERS.build(choice.name, modality_of(prepared, modality), changed.model.dim, options=choice.options)
+            except UserError as error:
+                raise UserError(f"{path}: {error}") from None
+        rows.append(Arm(alternative.label, "encoder", changed))
+    return rows
+
+
+def _with_encoder(experiment: Experiment, modality: str, choice: Choice) -> Experiment:
+    """The experiment with another encoder of a modality; options set for the same encoder hold on."""
+    encoders = experiment.model.encoders
+    before = encoders.get(modality, encoders.get("default", choice))
+    shared = before.options if before.name == choice.name else {}
+    changed = {**encoders, modality: Choice(name=choice.name, **{**shared, **choice.options})}
+    return experiment.model_copy(update={"model": experiment.model.model_copy(update={"encoders": changed})})
+
+
+def modality_of(prepared: Prepared, name: str) -> "Modality":
+    """A modality before its values are scaled, which may give it more features."""
+    from ovo_clinic.types import Modality
+
+    entry = prepared.manifest["modalities"][name]
+    side = entry.get("size")
+    return Modality(name, entry["kind"], len(entry["columns"]), None if side is None else (side, side))
 
 
 def baseline_arms(experiment: Experiment, baselines: Sequence[Choice]) -> list[Arm]:
@@ -151,16 +200,14 @@ def check_heads(rows: Sequence[Arm], prepared: Prepared) -> None:
         UserError: an option that a head cannot have, or a combination that it excludes.
     """
     from ovo_clinic.model import check_fusion
-    from ovo_clinic.types import Modality
 
-    entries = prepared.manifest["modalities"]
     for row in rows:
-        names = prepared.chosen(row.experiment.modalities)
-        modalities = [Modality(name, entries[name]["kind"], len(entries[name]["columns"])) for name in names]
+        modalities = [modality_of(prepared, name) for name in prepared.chosen(row.experiment.modalities)]
         try:
             check_fusion(row.experiment.model, modalities)
         except UserError as error:
-            raise UserError(f"compare.fusion: {row.label}: {error}") from None
+            where = f"compare.fusion: {row.label}" if row.kind != "encoder" else f"{row.label} under the common head"
+            raise UserError(f"{where}: {error}") from None
 
 
 def compare(
@@ -174,7 +221,7 @@ def compare(
     scheduler: Scheduler = ONE_PROCESS,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Comparison:
-    """Trains every head, and with `unimodal` every modality alone, with seeds 0 ... seeds-1 on the same split.
+    """Trains every row of `arms`, and the baselines, with seeds 0 ... seeds-1 on the same split.
 
     Finished runs are taken from the store; an interrupted study goes on where it was.
 

@@ -115,6 +115,15 @@ def _has_nothing_to_learn(mechanism: str) -> bool:
         return not list(ATTENTION.build(mechanism, 2, 4).parameters())
 
 
+def projections_of_heads(model: nn.Module) -> list[tuple[nn.Module, int]]:
+    """(layer that takes the merged heads (B,N,D), number of heads) of ViT, DeiT and Swin models inside a model.
+
+    Swin's B counts windows. Models of texts are left out: what they merge has rows of padding.
+    """
+    layers: list[Any] = [layer for layer in _attention_layers(model) if hasattr(layer, "o_proj")]
+    return [(layer.o_proj, layer.num_attention_heads) for layer in layers if _asks_the_interface(layer)]
+
+
 def _attention_layers(model: nn.Module) -> list[nn.Module]:
     """The modules that attend: called attention, with none inside them that is."""
     named = [module for module in model.modules() if "Attention" in type(module).__name__]

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from ovo_clinic.commands.encoder_tables import print_encoders
 from ovo_clinic.commands.options import Cluster, Gpus, Lists, Overrides, Raw, Remote, Task, Uri, Workers
 from ovo_clinic.commands.values import names, shares, words
 from ovo_clinic.terminal import (
@@ -126,6 +127,7 @@ def compare(
             on_progress=advance,
         )
     print_study(study)
+    print_encoders(study)
     if published:
         print_published(study)
 

@@ -16,11 +16,11 @@ _KINDS = {"binary": "one yes-or-no outcome", "multiclass": "one of several class
 def question(material: Material) -> Section:
     """What is asked, of whom, and when."""
     manifest = material.comparison.prepared.manifest
-    heads = ", ".join(material.comparison.heads)
+    subject, heads = material.comparison.subject, ", ".join(material.comparison.heads)
     metric = report.metric_title(report.HEADLINE[manifest["kind"]][0], manifest["classes"])
     names = manifest["target"] if manifest["kind"] == "multilabel" else manifest["classes"] or manifest["target"]
     blocks: list[Block] = [
-        Text(f"Question: do fusion heads ({heads}) differ in how well they predict, with all else equal?"),
+        Text(f"Question: do {subject} ({heads}) differ in how well they predict, with all else equal?"),
         Text(f"Task: {manifest['title']}. Predicted: {_KINDS[manifest['kind']]} ({', '.join(names)})."),
         Text(f"Main metric: {metric}, on test patients that no model was trained or chosen on."),
     ]

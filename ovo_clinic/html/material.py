@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from ovo_clinic import calibration_tables, cohort_tables, latency, outcomes, subgroups
+from ovo_clinic import calibration_tables, cohort_tables, encoder_tables, latency, outcomes, subgroups
 from ovo_clinic.outcomes import Outcome
 from ovo_clinic.report import ComparisonTable
 from ovo_clinic.study import Comparison
 
-MODALITY_TABLES = ("missingness", "importance")
+ASKED_FOR = ("missingness", "importance", *encoder_tables.FILES)
 """Tables that stand in the study's folder where they were asked for."""
 
 
@@ -33,7 +33,7 @@ class Material:
 
 
 def gather(comparison: Comparison, table: ComparisonTable) -> Material:
-    """Computes what the report adds to the table of a study; MODALITY_TABLES are read where they are."""
+    """Computes what the report adds to the table of a study; ASKED_FOR are read where they are."""
     found = outcomes.outcomes(comparison)
     tables = {
         "table_one": cohort_tables.table_one(comparison.prepared),
@@ -46,7 +46,7 @@ def gather(comparison: Comparison, table: ComparisonTable) -> Material:
     }
     if comparison.prepared.manifest["kind"] == "multiclass":
         tables["classes"] = outcomes.table(found)
-    files = {name: comparison.folder / f"{name}.csv" for name in MODALITY_TABLES}
+    files = {name: comparison.folder / f"{name}.csv" for name in ASKED_FOR}
     tables |= {name: pd.read_csv(file) for name, file in files.items() if file.is_file()}
     return Material(comparison, table, found, tables)
 
@@ -55,7 +55,7 @@ def save(material: Material) -> list[Path]:
     """Writes every table as csv into the study's folder."""
     written = []
     for name, frame in material.tables.items():
-        if name not in MODALITY_TABLES:
+        if name not in ASKED_FOR:
             written.append(material.comparison.folder / f"{name}.csv")
             frame.to_csv(written[-1], index=False)
     return written

@@ -5,7 +5,7 @@ from pathlib import Path
 import jinja2
 
 import ovo_clinic
-from ovo_clinic.html import cohort, record, results
+from ovo_clinic.html import cohort, encoders, record, results
 from ovo_clinic.html.blocks import Section
 from ovo_clinic.html.material import Material
 
@@ -23,6 +23,7 @@ def sections(material: Material) -> list[Section]:
         results.calibration(material),
         results.decision(material),
         results.costs(material),
+        *encoders.sections(material),
         results.groups(material),
         cohort.modalities(material),
         record.settings(material),

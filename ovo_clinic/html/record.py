@@ -8,6 +8,7 @@ import yaml
 
 from ovo_clinic.html.blocks import Checklist, Section, Table, Text
 from ovo_clinic.html.material import Material
+from ovo_clinic.study import Comparison
 
 _ITEMS = Path(__file__).with_name("tripod_ai.yaml")
 
@@ -18,9 +19,10 @@ def settings(material: Material) -> Section:
     manifest, results = comparison.prepared.manifest, comparison.results
     first = results[comparison.heads[0]][0]
     config = {key: value for key, value in first["config"].items() if key not in ("seed", "data", "split")}
-    config["model"] = {key: value for key, value in config["model"].items() if key != "fusion"}
+    varied = _varied(comparison)
+    config["model"] = {key: value for key, value in config["model"].items() if key != varied}
     shared = {**_flat(config), **_flat({"data": manifest["options"], "split": manifest["split"]})}
-    heads = {head: _flat(results[head][0]["config"]["model"]["fusion"]) for head in comparison.heads}
+    heads = {head: _flat(results[head][0]["config"]["model"][varied]) for head in comparison.heads}
     heads |= {arm.label: _flat(arm.baseline.model_dump()) for arm in comparison.arms if arm.baseline}
     seeds = ", ".join(str(result["seed"]) for result in results[comparison.heads[0]])
     digests = {"data": manifest["key"], **manifest["digests"], "code": first["digests"]["code"]}
@@ -31,9 +33,9 @@ def settings(material: Material) -> Section:
     ]
     blocks = [
         Table("Origin", ["What", "Value"], [[key, str(value)] for key, value in origin.items()]),
-        Table("Settings that all heads share", ["Setting", "Value"], [[key, value] for key, value in shared.items()]),
+        Table("Settings that all models share", ["Setting", "Value"], [[key, value] for key, value in shared.items()]),
         Table(
-            "Options of the heads and baselines",
+            "Options of the models",
             ["Model", "Options"],
             [[head, ", ".join(f"{key}={value}" for key, value in own.items())] for head, own in heads.items()],
         ),
@@ -47,6 +49,11 @@ def settings(material: Material) -> Section:
     if files:
         blocks.append(Table("Raw files", ["File", "Bytes", "sha256 of sampled content"], files))
     return Section("settings", "Settings and hashes", blocks)
+
+
+def _varied(comparison: Comparison) -> str:
+    """The part of the model in which the rows of a comparison differ."""
+    return "encoders" if any(arm.kind == "encoder" for arm in comparison.arms) else "fusion"
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

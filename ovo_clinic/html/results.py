@@ -40,7 +40,7 @@ def comparison(material: Material) -> Section:
         figure = drawings.difference_figure(table.p_values, metric, label)
         caption = f"Difference of {label} from the best of the others: paired 95 % intervals over patients."
         blocks.append(Drawing.of("differences", figure, caption))
-    return Section("comparison", "Comparison of fusion heads", blocks)
+    return Section("comparison", f"Comparison of {material.comparison.subject}", blocks)
 
 
 def _main(material: Material) -> tuple[str, str]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from ovo_clinic import experiment as experiments
 from ovo_clinic import (
+    encoder_tables,
     figures,
     missingness,
     modality_figures,
@@ -19,6 +19,7 @@ from ovo_clinic import (
     study,
     tracking,
 )
+from ovo_clinic import experiment as experiments
 from ovo_clinic import folds as crossing
 from ovo_clinic import importance as importances
 from ovo_clinic.experiment import Experiment
@@ -42,6 +43,7 @@ class Study:
         report: the study report (HTML).
         modality_tables: where they were asked for, `missingness` (of `missingness.sweep`) and `importance` (of
             `importance.table`).
+        encoder_tables: of `encoder_tables.tables`.
         folds: of the cross-validation, where one was asked for.
         beside: the same comparison under the other options that the task's spec names; None where it names none.
     """
@@ -52,6 +54,7 @@ class Study:
     tracking_uri: str
     report: Path
     modality_tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    encoder_tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     folds: crossing.FoldTables | None = None
     beside: "Study | None" = None
 
@@ -148,6 +151,7 @@ def _study(
     prepared = prepare(experiment)
     if settings.missing:
         missingness.Pattern.parse(settings.pattern, prepared.chosen(experiment.modalities))  # training may take hours
+    encoder_tables.check(experiment, prepared)
     compared = partial(study.compare, fusion=settings.fusion, scheduler=scheduler, on_progress=on_progress)
     trained = partial(compared, prepared=prepared, seeds=settings.seeds)
     all_rows = {"unimodal": settings.unimodal, "baselines": settings.baselines}
@@ -162,13 +166,15 @@ def _study(
     found = _modality_tables(experiment, comparison, trained)
     for name, values in found.items():
         values.to_csv(comparison.folder / f"{name}.csv", index=False)
+    of_encoders = encoder_tables.tables(comparison)
     drawn = figures.draw_comparison(comparison, table) | modality_figures.draw(comparison, found)
+    drawn |= encoder_tables.draw(comparison, of_encoders)
     studies.write(comparison)
     written = _write_report(comparison, table)
     config = {**experiment.resolved(), "compare": experiment.compare.model_dump(mode="json", exclude={"tuned"})}
     config["tuned"] = comparison.tuned.model_dump(mode="json") if comparison.tuned else None
     store.log_comparison(comparison, table, drawn, config, load=load, register=register)
-    return Study(comparison, table, drawn, store.uri, written, found, crossed)
+    return Study(comparison, table, drawn, store.uri, written, found, of_encoders, crossed)
 
 
 def _write_report(comparison: Comparison, table: ComparisonTable) -> Path:

@@ -92,7 +92,7 @@ def test_numbers_are_those_of_the_csv_files(binary: Reported) -> None:
 
 def test_settings_and_hashes(binary: Reported) -> None:
     found, manifest = tables(binary.html), binary.study.comparison.prepared.manifest
-    settings = dict(one(found, "Settings that all heads share")[1:])
+    settings = dict(one(found, "Settings that all models share")[1:])
     assert settings["training.epochs"] == "2" and settings["dataset"] == "ward.spec.yaml"
     hashes = dict(one(found, "Hashes")[1:])
     assert hashes["data"] == manifest["key"] and hashes["split"] == manifest["digests"]["split"]

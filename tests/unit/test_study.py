@@ -10,11 +10,12 @@ from typing import Any
 
 import polars as pl
 import pytest
+from mlflow import MlflowClient
 from pandas.testing import assert_frame_equal
 from torch import nn
 
 from ovo_clinic import experiment as experiments
-from ovo_clinic import report, study, training
+from ovo_clinic import report, study, training, verbs
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.fusion.concat import Concat
@@ -145,6 +146,17 @@ def test_options_by_head_win_and_stand_in_the_label(prepared: Prepared) -> None:
         (["compare.fusion=[]"], "compare.fusion: "),
         (["modalities=[modality_01, nothing]"], "modalities: nothing: not in the data set"),
         (["modalities=[modality_01]"], "relates modalities to each other and got 1"),
+        (
+            ["compare.encoders={modality_01: [mlp, mpl]}"],
+            "compare.encoders.modality_01: mpl: encoder 'mpl' is not known; did you mean 'mlp'",
+        ),
+        (["compare.encoders={modality_01: [{name: mlp, layer: 1}]}"], "mlp(layer=1).layer: no such setting"),
+        (["compare.encoders={modality_01: [mlp, vit]}"], "vit: encoder: vit takes images, and modality_01 is a vector"),
+        (["compare.encoders={modality_99: [mlp]}"], "compare.encoders: there is no modality 'modality_99'; did you"),
+        (["compare.encoders={modality_01: [mlp, mlp]}"], "compare: mlp stands twice"),
+        (["compare.encoders={modality_01: [mlp]}", "compare.fusion=[ovo]"], "compares encoders under one head"),
+        (["compare.encoders={modality_01: [mlp]}", "model.fusion.heads=3"], "common head: heads: 3 does not divide"),
+        (["compare.encoders={modality_01: [mlp], modality_02: [mlp]}"], "compare.encoders: "),
     ],
 )
 def test_mistakes_show_before_any_training(
@@ -155,6 +167,35 @@ def test_mistakes_show_before_any_training(
         settings = experiment(*overrides)
         study.compare(settings, prepared, settings.compare.fusion, 1)
     assert message in str(caught.value)
+
+
+ENCODERS = (
+    "compare.encoders={modality_01: [mlp, {name: mlp, layers: 1}, {label: narrow, encoder: {name: mlp, width: 24}}]}"
+)
+
+
+def test_encoders_are_compared_under_one_head(prepared: Prepared) -> None:
+    shared = ("model.fusion=concat", "model.encoders.modality_01={name: mlp, layers: 3}")
+    found = arms(prepared, ENCODERS, *shared)
+    assert {label: arm.kind for label, arm in found.items()} == dict.fromkeys(
+        ("mlp", "mlp(layers=1)", "narrow"), "encoder"
+    )
+    own = {label: arm.experiment.model.encoders["modality_01"].options for label, arm in found.items()}
+    assert own == {"mlp": {"layers": 3}, "mlp(layers=1)": {"layers": 1}, "narrow": {"layers": 3, "width": 24}}
+    common = {"model.encoders.modality_01": {"name": "mlp", "layers": 2, "width": 8}}
+    assert len({arm.experiment.with_settings(common).model_dump_json() for arm in found.values()}) == 1
+
+
+def test_a_study_of_encoders_has_tables_and_a_report(home: Path) -> None:
+    found = verbs.compare("simulation", [*SIMULATION, ENCODERS, "model.fusion=concat"], seeds=2, workers=1)
+    assert found.comparison.subject == "encoders of modality_01"
+    assert found.table.rows["model"].tolist() == ["mlp", "mlp(layers=1)", "narrow"]
+    assert found.table.rows["parameters"].nunique() == 3 and found.table.tested
+    page = found.report.read_text()
+    assert "Comparison of encoders of modality_01" in page and "encoders.modality_01.width=24" in page
+    store = MlflowClient(found.tracking_uri)
+    names = [run.info.run_name for run in store.search_runs([store.get_experiment_by_name("simulation").experiment_id])]
+    assert {"mlp", "mlp(layers=1)", "narrow"} <= set(names)
 
 
 def test_an_unsafe_head_is_compared_when_asked(prepared: Prepared) -> None:

@@ -1,0 +1,109 @@
+"""What a study of encoders, or of preconditioned models, tells beside the scores: tables and figures."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from ovo_clinic import figures, preconditioning, study, token_costs
+from ovo_clinic.experiment import Experiment
+from ovo_clinic.prepare import Prepared
+from ovo_clinic.study import Comparison
+
+FILES = ("token_costs", "convergence", "condition_layers", "overhead")
+"""Tables that stand as csv in a study's folder where there is anything in them."""
+
+
+def check(experiment: Experiment, prepared: Prepared) -> None:
+    """Builds what `compare.sizes` asks for, as training may take hours.
+
+    Raises:
+        UserError: an encoder that does not take a size.
+    """
+    if experiment.compare.encoders and experiment.compare.sizes:
+        (name,) = experiment.compare.encoders
+        arms = study.arms(experiment, prepared, (), unimodal=False)
+        token_costs.check(arms, study.modality_of(prepared, name), experiment.compare.sizes)
+
+
+def tables(comparison: Comparison) -> dict[str, pd.DataFrame]:
+    """Those of FILES that are not empty, written as csv into the study's folder.
+
+    `token_costs` of `token_costs.table`, where `compare.sizes` asks for it; `convergence` and `overhead` of pairs of a
+    plain and a preconditioned model, and `condition_layers`, see `preconditioning`.
+    """
+    found = {
+        "convergence": preconditioning.convergence(comparison),
+        "condition_layers": preconditioning.condition_numbers(comparison),
+    }
+    settings = comparison.arms[-1].experiment.compare
+    if settings.encoders and settings.sizes:
+        found["token_costs"] = token_costs.table(comparison, settings.sizes)
+        found["overhead"] = preconditioning.overhead(comparison, found["token_costs"])
+    found = {name: found[name] for name in FILES if name in found and not found[name].empty}
+    for name, frame in found.items():
+        frame.to_csv(comparison.folder / f"{name}.csv", index=False)
+    return found
+
+
+def draw(comparison: Comparison, found: Mapping[str, pd.DataFrame]) -> dict[str, Path]:
+    """Draws the figures of `tables` into the study's folder, as PNG; name -> file."""
+    title = comparison.prepared.manifest["title"]
+    drawn = {}
+    if "token_costs" in found:
+        drawn["token_costs"] = token_costs.figure(found["token_costs"], title)
+    if "convergence" in found:
+        drawn["convergence"] = preconditioning.figure(comparison, title)
+    return {name: figures.save(figure, comparison.folder / f"{name}.png") for name, figure in drawn.items()}
+
+
+CAPTIONS: Mapping[str, str] = {
+    "macs": "MACs a unit, against the number of tokens",
+    "units_per_second": "Units a second, forward pass, against the number of tokens",
+    "train_units_per_second": "Units a second, training step, against the number of tokens",
+    "train_peak_mib": "Peak memory of a training step of 8 units, MiB, against the number of tokens",
+    "convergence": "Epochs that preconditioned models need to reach the final score of their plain ones, seed by seed",
+    "condition_layers": "Condition numbers of attention outputs by layer, in the first, a middle and the last epoch",
+    "overhead": "Preconditioned against plain: ratios of the time and of the peak memory of a training step",
+}
+
+
+def printable(found: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The tables as text, by their name in CAPTIONS."""
+    shown = {}
+    if "token_costs" in found:
+        costs = found["token_costs"]
+        for column in (name for name in CAPTIONS if name in costs):
+            shown[column] = _wide(costs, ["model"], "tokens", column)
+    if "convergence" in found:
+        shown["convergence"] = _convergence(found["convergence"])
+    if "condition_layers" in found:
+        layers = found["condition_layers"]
+        epochs = sorted(set(layers["epoch"]))
+        some = layers[layers["epoch"].isin({epochs[0], epochs[len(epochs) // 2], epochs[-1]})]
+        shown["condition_layers"] = _wide(some, ["model", "epoch"], "layer", "condition_number")
+    if "overhead" in found:
+        shown["overhead"] = found["overhead"].round(2)
+    return {name: frame.astype(str) for name, frame in shown.items()}
+
+
+def _wide(frame: pd.DataFrame, index: list[str], columns: str, values: str) -> pd.DataFrame:
+    """One row for each model in its order, a column for each number of tokens or layer; `–` where there is none."""
+    wide = frame.pivot(index=index, columns=columns, values=values)
+    wide = wide.loc[list(dict.fromkeys(frame.set_index(index).index))]
+    text = wide.map(lambda value: "–" if pd.isna(value) else f"{value:,.0f}" if value >= 100 else f"{value:.3g}")
+    return text.rename(columns=lambda place: f"{columns} {place}").reset_index()
+
+
+def _convergence(frame: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "model": frame["preconditioned"],
+            "quantity": frame["quantity"].map(figures.words),
+            "plain final": frame["plain_final"].map("{:.3f}".format),
+            "plain epochs": frame["epochs"].map("{:.3g}".format),
+            "epochs to reach it": ["–" if pd.isna(mean) else f"{mean:.3g}" for mean in frame["epochs_to_reach"]],
+            "seeds that do": frame["reached"].astype(str) + " of " + frame["seeds"].astype(str),
+            "epochs saved": ["–" if pd.isna(share) else f"{100 * share:.0f} %" for share in frame["saved"]],
+        }
+    )
