@@ -1,4 +1,4 @@
-# make setup | demo | test | test-all | lint | clean
+# make setup | demo | docs | test | test-all | lint | clean
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/installed-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
 PIP := $(PY) -m pip --disable-pip-version-check install -qq --constraint constraints.txt
 
-.PHONY: setup demo test test-all lint clean
+.PHONY: setup demo docs test test-all lint clean
 
 setup: $(STAMP)
 	@:
@@ -25,16 +25,22 @@ $(STAMP):
 demo: setup
 	$(VENV)/bin/ovo-clinic demo
 
+docs: setup
+	$(PY) -m mkdocs build --strict
+
 lint: setup
 	$(PY) -m ruff format --check
 	$(PY) -m ruff check
 	$(PY) -m mypy
 
+# Two processes, a test file at a time: files share costly fixtures.
+PYTEST := $(PY) -m pytest --numprocesses 2 --dist loadfile
+
 test: lint
-	$(PY) -m pytest
+	$(PYTEST)
 
 test-all: lint
-	$(PY) -m pytest -m ""
+	$(PYTEST) -m ""
 
 # Leaves ovo_clinic_home, which holds results.
 clean:
