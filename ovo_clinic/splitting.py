@@ -14,6 +14,9 @@ from ovo_clinic.errors import UserError
 from ovo_clinic.spec import SplitSpec
 
 SPLITS = ("train", "validation", "test")
+_NAMED = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
+    ("validation", "validate", "valid", "val"), "validation"
+)
 
 
 def split_units(
@@ -34,8 +37,11 @@ def split_units(
         (N,) `train`, `validation` or `test`.
 
     Raises:
-        UserError: fewer than three groups, or no column of the name in `split.by`.
+        UserError: fewer than three groups, no column of the name in `split.by`, or a `split.column` that puts a
+            patient into two parts, leaves one empty or names another.
     """
+    if split.column is not None:
+        return _split_by_column(cohort, split.column, ["patient_id", *identifiers])
     if not split.whole_patients:
         return _split_single_units(cohort["unit_id"], split)
     if split.by not in cohort.columns:
@@ -66,6 +72,29 @@ def split_units(
     result = np.array([of_group[number] for number in group], dtype="<U10")
     assert_disjoint(cohort, result, list(keys))
     return result
+
+
+def _split_by_column(cohort: pl.DataFrame, column: str, keys: Sequence[str]) -> npt.NDArray[np.str_]:
+    """The parts that a column names, checked to share no value of the keys."""
+    if column not in cohort.columns:
+        raise UserError(f"split.column: the cohort has no column '{column}'; valid: {', '.join(cohort.columns)}")
+    text = pl.col(column).cast(pl.String).str.strip_chars().str.to_lowercase()
+    part = cohort.select(text.replace_strict(_NAMED, default=None, return_dtype=pl.String)).to_series()
+    if part.null_count():
+        raise UserError(
+            f"split.column: {part.null_count()} unit(s) have another value in '{column}' than {', '.join(_NAMED)}"
+        )
+    if empty := [name for name in SPLITS if name not in part]:
+        raise UserError(f"split.column: '{column}' puts no unit into {', '.join(empty)}")
+    for key in keys:
+        parts = cohort.select(key).with_columns(part=part).drop_nulls().group_by(key).agg(pl.col("part").n_unique())
+        crossing = parts.filter(pl.col("part") > 1).height
+        if crossing:
+            raise UserError(
+                f"split.column: '{column}' puts {crossing} value(s) of {key} into two parts, which leaks; mend it, or "
+                "leave it out to have whole patients drawn"
+            )
+    return part.to_numpy().astype("<U10")
 
 
 def patients_apart(cohort: pl.DataFrame, split: npt.NDArray[np.str_]) -> int:
