@@ -81,16 +81,18 @@ def _write_latest(path: Path, table: ModalityTable, units: pl.Series) -> None:
 def _kept_by(table: TabularTable, training: pl.Series) -> dict[str, Any]:
     """The rule by which codes or variables became columns, for the manifest.
 
-    Also how many of the training units have a variable, but never with a value, which arrays do not show.
+    Also how many of the training units have a variable, but with nothing that an array would show.
     """
     if not isinstance(table, CodesTable | SummariesTable | SequenceTable):
         return {}
     rule = {name: value for name, value in asdict(table.vocabulary).items() if value is not None}
     if isinstance(table, CodesTable):
         return {"kept_by": rule}
-    other = ["unit_id", "hours", "variable", *(table.zero_filled if isinstance(table, SummariesTable) else ())]
-    values = [name for name in table.frame.columns if name not in other]
-    blank = pl.all_horizontal(pl.lit(bool(values)), *(pl.col(name).is_null() for name in values))
+    zero = table.zero_filled if isinstance(table, SummariesTable) else frozenset()
+    values = [name for name in table.frame.columns if name not in ("unit_id", "hours", "variable")]
+    blank = pl.all_horizontal(
+        (pl.col(name).fill_null(0) == 0) if name in zero else pl.col(name).is_null() for name in values
+    )
     owned = table.frame.filter(pl.col("unit_id").is_in(training.implode()))
     pairs = owned.filter(blank).select("unit_id", "variable").unique()
     never = pairs.join(owned.filter(~blank), on=["unit_id", "variable"], how="anti") if pairs.height else pairs
