@@ -5,6 +5,7 @@ study = compare("eicu_mortality_24h", raw="eicu-demo", fusion=["concat", "ovo"],
 study.table.rows
 """
 
+from ovo_clinic.audit import audit
 from ovo_clinic.verbs.search import Search, tune
 from ovo_clinic.verbs.single_run import Run, train
 from ovo_clinic.verbs.study import Study, compare, write_report
@@ -15,6 +16,7 @@ __all__ = [
     "Search",
     "Study",
     "SyntheticStudy",
+    "audit",
     "compare",
     "demo",
     "oracle_auroc",
