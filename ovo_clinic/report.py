@@ -14,7 +14,7 @@ from ovo_clinic.study import Comparison
 # Metrics of the table by kind of task; p-values are given for the first two.
 HEADLINE: Mapping[str, tuple[str, ...]] = {
     "binary": ("auroc", "auprc", "auprc_negative"),
-    "multiclass": ("mauc", "bca"),
+    "multiclass": ("mauc", "bca", "accuracy"),
     "multilabel": ("auroc_macro", "auprc_macro", "auroc_micro"),
 }
 RESAMPLES = 1000

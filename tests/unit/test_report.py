@@ -256,7 +256,7 @@ def test_a_single_head_has_nothing_to_be_tested_against(environment: pytest.Monk
     assert "p: " not in report.caption(found.comparison, found.table)
 
 
-HEADLINES = {"multiclass": ["mAUC", "BCA"], "multilabel": ["AUROC MACRO", "AUPRC MACRO"]}
+HEADLINES = {"multiclass": ["mAUC", "BCA", "ACCURACY"], "multilabel": ["AUROC MACRO", "AUPRC MACRO"]}
 
 
 @pytest.mark.parametrize("kind", HEADLINES)
@@ -287,7 +287,7 @@ def test_other_kinds_of_task_are_compared(environment: pytest.MonkeyPatch, tmp_p
     assert found.comparison.results["ovo"][1]["metrics"]["test"][metric] == pytest.approx(expected, abs=1e-6)
     if kind == "multiclass":
         row = found.table.rows.set_index("model").loc["ovo"]
-        assert all(row[f"{name}_low"] <= row[f"{name}_mean"] <= row[f"{name}_high"] for name in ("mauc", "bca"))
+        assert all(row[f"{name}_low"] <= row[f"{name}_mean"] <= row[f"{name}_high"] for name in ("mauc", "bca", "accuracy"))
         assert row["mauc_low"] < row["mauc_high"]
         assert {"difference_low", "difference_high"} <= set(found.table.p_values)
     latex = (found.comparison.folder / "table.tex").read_text()
