@@ -48,7 +48,7 @@ def run(experiment: Experiment, choice: Choice, prepared: Prepared, folder: Path
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(folder / "lock"), threadpool_limits(experiment.training.threads):
-        if not runs.is_finished(folder):
+        if not runs.is_evaluated(folder):
             _run(experiment, choice, prepared, folder)
     return runs.read_result(folder)
 

@@ -88,8 +88,7 @@ def flops(
     encoders = _encoders_table(arms[0].experiment, models[0], counts[0], batches)
     options = {"tokens": 4, "heads": 4} | experiment.model.fusion.options
     against = macs_against_modalities(experiment.model.dim, options, modalities, names)
-    folder = resources.home() / "costs" / experiment.task
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = resources.state("costs", experiment.task)
     for name, table in {"heads": heads, "encoders": encoders, "macs_against_modalities": against}.items():
         table.to_csv(folder / f"{name}.csv", index=False)
     title = f"Cost of fusion, D = {experiment.model.dim}, " + ", ".join(f"{k} {v}" for v, k in options.items())

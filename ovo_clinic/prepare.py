@@ -67,8 +67,7 @@ def prepare(request: DataRequest, folders: Mapping[str, Path], memory: int | Non
     key = provenance.digest_of({"request": _request_digest(request), "files": files, "sources": raw_folder.sources()})[
         :32
     ]
-    parent = resources.home() / "cache" / request.spec.name
-    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    parent = resources.state("cache", request.spec.name)
     _remove_abandoned(parent, key)
     with locked(parent / f"{key}.lock"):
         target = _finished(parent, key, raw_folder) or _build(request, raw_folder, files, parent, key)

@@ -125,3 +125,12 @@ def home() -> Path:
     if not os.access(path, os.W_OK):
         raise UserError(f"OVO_CLINIC_HOME: {path} cannot be written; set it to a folder of yours")
     return path
+
+
+def state(*parts: str) -> Path:
+    """A folder of `home`, made on first use with mode 0700, as all that it lies in."""
+    path = home()
+    for part in parts:
+        path = path / part
+        path.mkdir(mode=0o700, exist_ok=True)
+    return path

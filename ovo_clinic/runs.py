@@ -17,7 +17,7 @@ from ovo_clinic.registry import ENCODERS
 Result = dict[str, Any]
 """Content of `result.json`: settings, history, metrics, costs, digests, versions."""
 
-_RESULT = "result.json"
+_RESULT, _PREDICTIONS = "result.json", "predictions.parquet"
 _TASK_FIELDS = ("dataset", "task", "title", "kind", "target", "classes", "groups", "leaky", "options", "split")
 
 
@@ -34,7 +34,7 @@ def run_folder(experiment: Experiment, prepared: Prepared) -> Path:
 def folder_of(config: Mapping[str, Any], prepared: Prepared) -> Path:
     """Folder of the run with these resolved settings, see `run_folder`."""
     key = provenance.digest_of([provenance.digest_of(config), prepared.manifest["key"], provenance.code_digest()])
-    return resources.home() / "runs" / key[:32]
+    return resources.state("runs") / key[:32]
 
 
 def described(config: Mapping[str, Any], prepared: Prepared) -> Result:
@@ -64,6 +64,11 @@ def is_finished(folder: Path) -> bool:
     return (folder / _RESULT).is_file()
 
 
+def is_evaluated(folder: Path) -> bool:
+    """Whether the run has its result and its predictions, which `scrub` removes."""
+    return is_finished(folder) and (folder / _PREDICTIONS).is_file()
+
+
 def read_result(folder: Path) -> Result:
     """The result of a finished run."""
     content: Result = json.loads((folder / _RESULT).read_text(encoding="utf-8"))
@@ -82,7 +87,7 @@ def settings(folder: Path) -> Experiment:
 
 def predictions(folder: Path, split: str = "test") -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Predictions (N,) or (N,K) of a finished run on a split (`test`, `validation`), and the cohort rows (N,)."""
-    frame = pl.read_parquet(folder / "predictions.parquet").filter(pl.col("split") == split)
+    frame = pl.read_parquet(folder / _PREDICTIONS).filter(pl.col("split") == split)
     values = frame.select(pl.col("^probability_.*$")).to_numpy().astype(np.float64)
     return (values[:, 0] if values.shape[1] == 1 else values), frame["row"].to_numpy()
 

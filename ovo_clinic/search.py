@@ -191,7 +191,7 @@ class Search:
         return self._trial(number, _memory(sampler, self._lower, earlier).ask(self._space).params, earlier)
 
     def _trial(self, number: int, settings: Mapping[str, Any], earlier: tuple[FrozenTrial, ...] | None) -> Trial:
-        folder = resources.home() / "trials" / self.key / str(number)
+        folder = resources.state("trials", self.key) / str(number)
         experiment = with_settings(self.arm.experiment, settings)
         return Trial(experiment, self._prepared.folder, folder, self.arm.label, settings, self._lower, earlier)
 

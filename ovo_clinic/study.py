@@ -249,8 +249,7 @@ def compare(
         folders[label].append(job.folder)
     digest = provenance.digest_of([job.folder.name for _, job in jobs])[:8]
     name = f"{experiment.task}-{digest}"
-    folder = resources.home() / "studies" / name
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = resources.state("studies", name)
     return Comparison(name, folder, prepared, rows, results, folders, _tuned(experiment))
 
 
@@ -282,7 +281,7 @@ def _run(arm: Arm, seed: int, prepared: Prepared) -> SeedRun:
 def _run_all(jobs: Sequence[SeedRun], scheduler: Scheduler, on_progress: Callable[[int, int], None]) -> None:
     """Trains what is not finished; rows that come to the same run share it."""
     every = {job.folder: job for job in jobs}
-    waiting = {folder: job for folder, job in every.items() if not runs.is_finished(folder)}
+    waiting = {folder: job for folder, job in every.items() if not runs.is_evaluated(folder)}
     on_progress(len(every) - len(waiting), len(every))
 
     def done(job: Job) -> Sequence[Job]:

@@ -131,8 +131,7 @@ def _tuning(experiment: Experiment, prepared: Prepared, searches: Mapping[str, S
     )
     keys = [[search.key, search.budget] for search in searches.values()]
     name = f"{experiment.task}-{provenance.digest_of(keys)[:8]}"
-    folder = resources.home() / "tuning" / name
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = resources.state("tuning", name)
     trials = pd.concat([_table(search) for search in searches.values()], ignore_index=True)
     found = Tuning(name, folder, prepared, tuned, trials)
     trials.to_csv(folder / "trials.csv", index=False)

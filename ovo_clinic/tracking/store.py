@@ -173,7 +173,7 @@ class Store:
             return str(found.experiment_id)
         # A server keeps artifacts where it will; MLflow would put those of a bare database into the working folder.
         server = self.uri.startswith(("http:", "https:", "databricks"))
-        location = None if server else (resources.home() / "mlflow_artifacts" / name).as_uri()
+        location = None if server else resources.state("mlflow_artifacts", name).as_uri()
         return str(self._client.create_experiment(name, artifact_location=location))
 
     def _start(self, experiment: str, name: str, tags: Mapping[str, str]) -> str:

@@ -79,7 +79,7 @@ def train(experiment: Experiment, prepared: Prepared, folder: Path, callbacks: S
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(folder / "lock"):
-        if not runs.is_finished(folder):
+        if not runs.is_evaluated(folder):
             trained = _train(experiment, prepared, folder, callbacks, SPLITS)
             _write(folder, experiment, trained)
             runs.write_result(folder, trained.result)

@@ -87,3 +87,25 @@ def test_a_link_is_removed_and_not_what_it_leads_to(home: Path, tmp_path: Path) 
     (home / "demo" / "mine").symlink_to(outside.parent)
     scrub.remove(scrub.holdings())
     assert outside.is_file() and not (home / "demo" / "mine").exists()
+
+
+def test_what_was_removed_is_made_again_and_alike(home: Path) -> None:
+    from ovo_clinic import experiment, study
+    from ovo_clinic.prepare import prepare_task
+    from ovo_clinic.registry import Choice
+    from tests.small_data import SIMULATION
+    from tests.small_jobs import InThisProcess
+
+    settings = experiment.load("simulation", [*SIMULATION, "training.accelerator=cpu"])
+
+    def compare() -> tuple[object, bytes]:
+        heads = [Choice(name="concat")]
+        found = study.compare(settings, prepare_task(settings, None), heads, 1, scheduler=InThisProcess())
+        (run,) = found.run_folders["concat"]
+        return found.results["concat"][0]["metrics"], (run / "predictions.parquet").read_bytes()
+
+    before = compare()
+    kinds = [item.kind for item in scrub.holdings()]
+    assert sorted(kinds) == ["predictions of a run", "prepared data set"]
+    assert scrub.remove(scrub.holdings()) == []
+    assert compare() == before
