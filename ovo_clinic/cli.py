@@ -7,7 +7,7 @@ import typer
 
 from ovo_clinic import __version__
 from ovo_clinic.commands import audit, data, keeping, models, studies
-from ovo_clinic.errors import UserError
+from ovo_clinic.errors import UserError, of_the_machine
 from ovo_clinic.terminal import err, out
 
 app = typer.Typer(
@@ -46,6 +46,10 @@ def main() -> None:
         code = _mistake(error.format_message())
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except Exception as error:
+        if (line := of_the_machine(error)) is None:
+            raise
+        code = _mistake(line)
     if code == INTERRUPTED:
         err.print("interrupted; what was finished is kept, and the same command goes on from there")
     sys.exit(code)
