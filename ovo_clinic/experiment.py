@@ -213,7 +213,7 @@ class Experiment(Options):
     training: TrainingConfig = TrainingConfig()
     compare: CompareConfig = CompareConfig()
     tune: TuneConfig = TuneConfig()
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**32)
     folder: Path = Path()
 
     def data_request(self) -> "DataRequest":
@@ -286,7 +286,7 @@ class Experiment(Options):
         values = self.resolved()
         for encoder in values["model"]["encoders"].values():
             for option in getattr(ENCODERS.get(encoder["name"]), "files", ()):
-                path = Path(encoder[option]).expanduser()
+                path = resources.absolute(encoder[option], f"model.encoders: {option}")
                 encoder[option] = derived.files_digest(path) if path.exists() else encoder[option]
         return provenance.digest_of(values)
 
@@ -336,11 +336,12 @@ def load(name: str, overrides: Sequence[str] = ()) -> Experiment:
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key:
-            raise UserError(f"'{override}': should look like key=value, for example training.learning_rate=1e-4")
+            shown = override[:_SHOWN]
+            raise UserError(f"'{shown}': should look like key=value, for example training.learning_rate=1e-4")
         try:
-            value = yaml.safe_load(text)
+            value = resources.parse_yaml(text)
         except yaml.YAMLError:
-            raise UserError(f"'{override}': the value is not valid YAML") from None
+            raise UserError(f"'{override[:_SHOWN]}': the value is not valid YAML") from None
         values = _merge(values, _nested(key, value))
     if "folder" in values:
         raise UserError("folder: is the config's own and cannot be set")
@@ -365,6 +366,7 @@ def _changed(section: S, settings: Mapping[str, Any], path: str) -> S:
 
 
 _DEFAULTS: dict[str, Any] = {"model": ModelConfig().model_dump()}
+_SHOWN = 60  # characters of an override, in a message
 
 
 def _merge(base: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:

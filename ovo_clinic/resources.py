@@ -57,6 +57,27 @@ def find(kind: Kind, name: str, relative_to: Path | None = None) -> Path:
     return path
 
 
+def expanded(path: str | Path, what: str) -> Path:
+    """The path with `~` followed.
+
+    Args:
+        path: as given.
+        what: named it, for the message.
+
+    Raises:
+        UserError: a home folder of a user who does not exist.
+    """
+    found = os.path.expanduser(path)
+    if found.startswith("~"):
+        raise UserError(f"{what}: {path}: there is no user of this name; give the path itself")
+    return Path(found)
+
+
+def absolute(path: str | Path, what: str) -> Path:
+    """The path from the root on, symbolic links followed, whether or not something is there; else as `expanded`."""
+    return Path(os.path.realpath(expanded(path, what)))
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML file whose top level is a mapping.
 
@@ -64,12 +85,43 @@ def read_yaml(path: Path) -> dict[str, Any]:
         UserError: not readable as YAML, or no mapping at the top.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: is not valid YAML: {' '.join(str(error).split())}") from None
+        content = parse_yaml(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: is not UTF-8 text; save it as such") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: is not valid YAML: {' '.join(str(error).split())[:300]}") from None
     if not isinstance(content, dict):
-        raise UserError(f"{path}: should hold settings as `key: value` lines; it holds {type(content).__name__}")
+        held = "nothing" if content is None else f"a {type(content).__name__}"
+        raise UserError(f"{path}: should hold settings as `key: value` lines; it holds {held}")
     return content
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice in one mapping; of these the last one would count, silently."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(problem=f"'{key.value}' stands twice", problem_mark=key.start_mark)
+                seen.add(key.value)
+        return node
+
+
+def parse_yaml(text: str) -> Any:
+    """The value of a YAML text.
+
+    Raises:
+        yaml.YAMLError: it is none.
+    """
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise yaml.YAMLError("it is nested too deeply") from None
+    except ValueError as error:  # 2020-13-45 looks like a date, and 0x_ like a number
+        raise yaml.YAMLError(f"{error}") from None
 
 
 def load_pipeline(name: str, relative_to: Path | None = None) -> ModuleType:
@@ -116,7 +168,7 @@ def home() -> Path:
     Raises:
         UserError: the folder cannot be made or written.
     """
-    path = Path(os.environ.get("OVO_CLINIC_HOME") or "ovo_clinic_home").expanduser().resolve()
+    path = absolute(os.environ.get("OVO_CLINIC_HOME") or "ovo_clinic_home", "OVO_CLINIC_HOME")
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

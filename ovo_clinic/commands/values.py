@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ovo_clinic.errors import UserError
+from ovo_clinic.resources import absolute, expanded
 
 _NAMED = re.compile(r"([A-Za-z]\w*)=(.+)", re.DOTALL)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
@@ -46,7 +47,7 @@ def words(overrides: Sequence[str] | None, raw: Sequence[str] | None, lists: Seq
         else:
             rest.append(word)
     if files:
-        rest.append(f"split_lists={json.dumps([str(file.resolve()) for file in files])}")
+        rest.append(f"split_lists={json.dumps([str(absolute(file, '--split-lists')) for file in files])}")
     return Words(rest, _folders(given))
 
 
@@ -60,7 +61,7 @@ def _folders(given: Sequence[str]) -> Path | dict[str, Path] | None:
             raise UserError(f"--raw: {value}: of several folders each needs its source, such as --raw iv=DIR cxr=DIR")
         if named[1] in folders:
             raise UserError(f"--raw: source '{named[1]}' is given twice")
-        folders[named[1]] = Path(named[2]).expanduser()
+        folders[named[1]] = expanded(named[2], "--raw")
     return folders
 
 
@@ -73,9 +74,10 @@ def size(text: str | None) -> int | None:
     if text is None:
         return None
     found = _SIZE.fullmatch(text.strip())
-    if found is None or float(found[1]) == 0:
-        raise UserError(f"--memory: '{text}' should be a size such as 4GB or 500MB")
-    return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+    size = float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ") if found else 0.0
+    if not 1 <= size < 2**63:
+        raise UserError(f"--memory: '{text[:20]}' should be a size such as 4GB or 500MB")
+    return int(size)
 
 
 def names(text: str | None) -> list[str] | None:
