@@ -98,9 +98,7 @@ def score(forecasts: pd.DataFrame, truth: pd.DataFrame, partial: bool = False) -
     visits = diagnosed[diagnosed["RID"].isin(forecasts["RID"])]
     lacking = diagnosed.loc[~diagnosed["RID"].isin(forecasts["RID"]), "RID"].unique()
     if lacking.size and not partial:
-        raise UserError(
-            f"{lacking.size} people of the truth have no forecast, the first one RID {lacking[0]}; add them"
-        )
+        raise UserError(f"{lacking.size} people of the truth have no forecast; add them")
     by_person = dict(iter(forecasts.groupby("RID")))
     matched = [_nearest(by_person[rid], date) for rid, date in zip(visits["RID"], visits["date"], strict=True)]
     # By the mean, as the challenge does: A(i|j) compares scores over rows.
@@ -219,7 +217,7 @@ def _dates(path: Path, table: pd.DataFrame, column: str, form: str, needed: pd.S
 
 
 def _refuse(path: Path, table: pd.DataFrame, wrong: pd.Series, column: str, message: str) -> None:
-    """Raises a UserError that names the first of the wrong cells, by its line of the file."""
+    """Raises a UserError that names the line of the first wrong cell, and not what stands in it."""
     if wrong.any():
         place = int(np.argmax(wrong.to_numpy()))
-        raise UserError(f"{path}: line {place + 2}: {column}: '{table[column].iloc[place]}': {message}")
+        raise UserError(f"{path}: line {place + 2}: {column}: {message}")

@@ -22,7 +22,7 @@ class RawFolder:
 
     Every file's name, header and first rows are checked on construction: a mistake shows before hours are spent.
     Not noticed: a row with too few fields, beyond the first 64 KiB, reads as if its last fields were blank;
-    `check_fields` looks for that.
+    `check_fields` looks for that, and `read` does.
 
     Args:
         folders: folder of each source; "" stands for every source that is not named.
@@ -161,6 +161,7 @@ class RawFolder:
         Raises:
             UserError: as `collect`; or the unique column is blank or holds a value twice.
         """
+        self.check_fields(table)
         frame, unique = self.collect(self.scan(table), table), self._tables[table].unique
         if unique is None:
             return frame

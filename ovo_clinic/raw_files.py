@@ -35,11 +35,13 @@ class RawFile:
         path: where it lies.
         headers: the file's own name of each declared column; an optional one that it lacks is not in it.
         decorated: integer columns not seen as plain integers in the head (`123.0`, as pandas writes them, or blank).
+        missing: texts that mean a missing value.
     """
 
     path: Path
     headers: Mapping[str, str]
     decorated: frozenset[str]
+    missing: tuple[str, ...]
 
 
 def inspect(path: Path, name: str, tables: Mapping[str, TableSpec]) -> RawFile:
@@ -69,7 +71,7 @@ def inspect(path: Path, name: str, tables: Mapping[str, TableSpec]) -> RawFile:
         for column, own in headers.items()
         if table.all_columns[column] == "integer" and not _plain([row[header.index(own)] for row in rows])
     ]
-    return RawFile(path, headers, frozenset(decorated))
+    return RawFile(path, headers, frozenset(decorated), ("", *table.missing))
 
 
 def _headers(path: Path, name: str, tables: Mapping[str, TableSpec], found: Mapping[str, str]) -> dict[str, str]:
@@ -133,7 +135,7 @@ def _head(path: Path) -> list[list[str]]:
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise UserError(f"{path}: is cut off or damaged; {AGAIN}") from None
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); check its permissions") from None
+        raise UserError(f"{path}: cannot be read ({error.strerror}); put a readable file there") from None
     if b"\n" not in header and b"\r" in header.rstrip(b"\r"):
         raise UserError(f"{path}: its lines end in carriage returns alone; save it with line feeds, as other CSV files")
     complete, start = len(start) < _SAMPLE_BYTES, header + start
@@ -142,7 +144,10 @@ def _head(path: Path) -> list[list[str]]:
     text = start.decode("utf-8-sig", errors="replace")
     if text.lstrip().startswith("<"):
         raise UserError(f"{path}: is a web page, not CSV (a log-in page saved by mistake?); download the file again")
-    records = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
+    try:
+        records = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
+    except csv.Error:  # a cell that is longer than any should be
+        raise _broken(path) from None
     if not records:
         raise UserError(f"{path}: is empty; {AGAIN}")
     return records if complete or len(records) == 1 else records[:-1]
@@ -181,22 +186,49 @@ def explained(error: Exception, file: RawFile) -> Exception:
     message = str(error)
     if _is_damaged(file.path):
         return UserError(f"{file.path}: is cut off or damaged (its checksum fails); {AGAIN}")
-    if found := re.search(r"could not parse `(.*?)` as dtype `([if]64)` at column '(.*?)'", message, re.DOTALL):
-        return _not_numeric(file, column=found[3], value=found[1], whole=found[2] == "i64")
-    pattern = r"conversion from `\w+` to `([if]64)` failed in column '(.*?)'.*?\[\"?(.*?)[\"\],]"
-    if found := re.search(pattern, message, re.DOTALL):
-        return _not_numeric(file, column=found[2], value=found[3], whole=found[1] == "i64")
+    patterns = (
+        r"could not parse `.*?` as dtype `(?P<type>[if]64)` at column '(?P<column>.*?)'",
+        r"conversion from `\w+` to `(?P<type>[if]64)` failed in column '(?P<column>.*?)'",
+    )
+    for pattern in patterns:
+        if found := re.search(pattern, message, re.DOTALL):
+            return _not_numeric(file, found["column"], whole=found["type"] == "i64")
     if re.search("found more fields|CSV malformed|as dtype `str`", message):
-        return UserError(f"{file.path}: its rows or quotes are broken; quote text that holds commas, or {AGAIN}")
+        return _broken(file.path)
     if isinstance(error, OSError):
         return UserError(f"{file.path}: cannot be read ({' '.join(message.split())}); {AGAIN}")
     return error
 
 
-def _not_numeric(file: RawFile, column: str, value: str, whole: bool) -> UserError:
-    kind, shown = "a whole number" if whole else "a number", " ".join(value.split())[:20]
-    where = f"{file.path}: column '{_shown(column)}'"
-    return UserError(f"{where} should be {kind} and holds '{shown}'; correct it, or {AGAIN}")
+def _not_numeric(file: RawFile, column: str, whole: bool) -> UserError:
+    """What stands in the cells is not told: it may be a patient's."""
+    where, kind = f"{file.path}: column '{_shown(column)}'", "a whole number" if whole else "a number"
+    places = _places(file, column, whole)
+    if places is None:
+        return _broken(file.path)
+    return UserError(f"{where} should be {kind} and is not in {places}; correct it, or {AGAIN}")
+
+
+def _broken(path: Path) -> UserError:
+    return UserError(f"{path}: its rows or quotes are broken; quote text that holds commas, or {AGAIN}")
+
+
+def _places(file: RawFile, column: str, whole: bool) -> str | None:
+    """How many cells are no numbers, and where the first one stands; None where the file cannot be read as texts."""
+    if is_parquet(file.path):
+        table = pl.scan_parquet(file.path)
+    else:
+        table = pl.scan_csv(file.path, infer_schema=False, encoding="utf8-lossy")
+    given = pl.col(file.headers.get(column, column)).cast(pl.String)
+    if column.strip().lower() in file.decorated:
+        given = given.str.strip_suffix(".0")
+    number = given.cast(pl.Int64 if whole else pl.Float64, strict=False)
+    wrong = number.is_null() & ~given.is_in(file.missing)
+    try:
+        count, first = table.select(wrong.sum(), first=wrong.arg_max()).collect(engine="streaming").row(0)
+    except (pl.exceptions.PolarsError, OSError):
+        return None
+    return f"{count} rows, the first of them record {first + 2}" if count else None
 
 
 def _is_damaged(path: Path) -> bool:

@@ -91,7 +91,7 @@ def _read(path: Path) -> SplitList:
     try:
         content = path.read_bytes()
         rows = list(csv.reader(content.decode("utf-8-sig").splitlines()))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"--split-lists: {path} cannot be read ({error}); give csv files: patient, part") from None
     part_of_flag = next((part for word, part in _PARTS.items() if word in path.stem.lower()), None)
     parts: dict[str, str] = {}
@@ -123,7 +123,7 @@ def _entry(path: Path, number: int, row: list[str], part_of_flag: str | None) ->
     if value in _PARTS:
         return row[0].strip(), _PARTS[value]
     if value not in _FLAGS:
-        raise UserError(f"{where}: '{value[:20]}' is no part; valid: train, validation, test, or 0 and 1")
+        raise UserError(f"{where}: its second cell is no part; valid: train, validation, test, or 0 and 1")
     if part_of_flag is None:
         raise UserError(f"{where}: a 0 or 1 needs a file name that says of which part, such as testset.csv")
     return row[0].strip(), part_of_flag if _FLAGS[value] else ""

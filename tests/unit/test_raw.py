@@ -132,11 +132,20 @@ LATE_MISTAKES = {
     "gz without its end": (gzip.compress(long_csv())[:-4], "is cut off or damaged"),
     "damaged gz": (damaged(), "is cut off or damaged"),
     "wrong checksum": (wrong_checksum(), "is cut off or damaged"),
-    "text in a number": (long_csv() + b"1,n/a,x\n", "column 'value' should be a number and holds 'n/a'"),
-    "text in an id": (long_csv() + b"one,1,x\n", "column 'id' should be a whole number and holds 'one'"),
-    "fraction in an id": (b"id,value,note\n1.0,1,x\n1.5,1,x\n", "column 'id' should be a whole number and holds '1.5'"),
+    "text in a number": (
+        long_csv() + b"1,n/a,x\n",
+        "'value' should be a number and is not in 1 rows, the first of them record 20002",
+    ),
+    "text in an id": (
+        long_csv() + b"one,1,x\n",
+        "'id' should be a whole number and is not in 1 rows, the first of them record 20002",
+    ),
+    "fraction in an id": (
+        b"id,value,note\n1.0,1,x\n1.5,1,x\n",
+        "'id' should be a whole number and is not in 1 rows, the first of them record 3",
+    ),
     "quote left open": (long_csv() + b'1,2,"x\n', "its rows or quotes are broken"),
-    "too many fields later": (long_csv() + b"1,2,x,y\n", "its rows or quotes are broken"),
+    "too many fields later": (long_csv() + b"1,2,x,y\n", "1 rows have not the header's 3 fields"),
     "id twice": (b"id,value,note\n1,2,x\n1,3,y\n2,3,y\n", "column 'id' holds 1 values more than once"),
     "id blank": (b"id,value,note\n1,2,x\n,3,y\n", "column 'id' is blank in 1 rows"),
 }

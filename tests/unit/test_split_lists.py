@@ -46,7 +46,7 @@ def test_parts_by_name_with_a_header_and_text_ids(tmp_path: Path) -> None:
     ("files", "message"),
     [
         ({"mine": "1,0\n"}, "line 1: a 0 or 1 needs a file name that says of which part"),
-        ({"testset": "1,0\n2,3\n"}, "line 2: '3' is no part; valid: train, validation, test, or 0 and 1"),
+        ({"testset": "1,0\n2,3\n"}, "line 2: its second cell is no part; valid: train, validation, test, or 0 and 1"),
         ({"testset": "1\n"}, "line 1: should hold a patient and a part"),
         ({"testset": "1,0\n1,1\n"}, "line 2: its patient stands in the list with another part"),
         ({"testset": ""}, "holds no row"),
