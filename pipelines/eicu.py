@@ -265,6 +265,11 @@ def _aps(raw: RawFolder, stays: pl.DataFrame) -> VectorTable:
     return VectorTable(known.with_columns(pl.when(glasgow != 0).then(glasgow)))
 
 
+def _minutes(name: str) -> pl.Expr:
+    """A time in half the memory; four thousand years before or after are as good as more."""
+    return col(name).clip(-_MOST_MINUTES, _MOST_MINUTES).cast(pl.Int32)
+
+
 def _prefixes(path: str) -> list[str]:
     """Every prefix of a `|` path, the path itself too."""
     levels = path.split("|")
@@ -291,7 +296,7 @@ class Records:
         columns = [
             col(STAY).alias("unit_id"),
             col(text).cast(pl.Categorical).alias("text"),
-            col(_TIMES[table]).cast(pl.Int32).alias("time"),
+            _minutes(_TIMES[table]).alias("time"),
         ]
         kept, counts = events.keep(self.raw, table, self.stays, drops, columns)
         codes = events.codes(kept.select("unit_id", "text"), codes_of)
@@ -306,7 +311,7 @@ class Records:
             "cancelled (when is not recorded, so perhaps later)": cancelled,
             "without a HICL code": col("drughiclseqno").is_null(),
         }
-        times = [col(name).cast(pl.Int32) for name in (_TIMES["medication"], "drugorderoffset")]
+        times = [_minutes(name) for name in (_TIMES["medication"], "drugorderoffset")]
         columns = [col(STAY).alias("unit_id"), col("drughiclseqno").alias("code"), *times]
         kept, counts = events.keep(self.raw, "medication", self.stays, drops, columns)
         codes = kept.select("unit_id", "code").unique().with_columns(col("code").cast(pl.String))
@@ -324,8 +329,8 @@ class Records:
         columns = [
             col(STAY).alias("unit_id"),
             col("labname").cast(pl.Categorical).alias("variable"),
-            col("labresultoffset").cast(pl.Int32).alias("time"),
-            revised.clip(-_MOST_MINUTES).cast(pl.Int32).alias("revised"),
+            _minutes("labresultoffset").alias("time"),
+            _minutes("labresultrevisedoffset").alias("revised"),
             col("labid"),
             col("labresult").alias("value"),
         ]

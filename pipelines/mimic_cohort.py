@@ -14,6 +14,7 @@ from ovo_clinic.tables import VectorTable
 PERSON = "subject_id"
 _ADULT_YEARS = 18
 _OLDEST_YEARS = 91  # ages above 89 are stored so
+_IMPOSSIBLE_YEARS = 125
 _LONGEST_DAYS = 2922  # eight years; a longer stay is a mistake, and its events could not be told apart by the second
 _TIMES, _TIME_FORMAT = ["intime", "outtime", "admittime", "deathtime"], "%Y-%m-%d %H:%M:%S"
 _DAY_ZERO = "2100-01-01"  # dates are shifted to after it
@@ -41,7 +42,7 @@ def read_stays(raw: RawFolder) -> pl.DataFrame:
     soonest = col("stay_id").sort_by("intime", "stay_id", nulls_last=True).first().over("hadm_id")
     return joined.with_columns(
         coded=col("hadm_id").is_in(coded["hadm_id"].implode()),
-        years=pl.min_horizontal(years, _OLDEST_YEARS),
+        years=pl.when(years.is_between(0, _IMPOSSIBLE_YEARS)).then(years.clip(upper_bound=_OLDEST_YEARS)),
         stays=pl.len().over("hadm_id"),
         first=col("stay_id") == soonest,
     ).sort("stay_id")

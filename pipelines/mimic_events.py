@@ -49,9 +49,12 @@ class Events:
 
 
 def seconds_since(time: pl.Expr, start: pl.Expr) -> pl.Expr:
-    """Whole seconds from `start` (Datetime) to a time written `2180-07-23 12:36:00`; null where it cannot be read."""
+    """Whole seconds from `start` (Datetime) to a time written `2180-07-23 12:36:00`; null where it cannot be read.
+
+    Null too where they are 68 years apart or more, as no two moments of a stay are.
+    """
     read = time.str.slice(0, 19).str.to_datetime("%Y-%m-%d %H:%M:%S", time_unit="ms", strict=False)
-    return (read - start).dt.total_seconds().cast(pl.Int32)
+    return (read - start).dt.total_seconds().cast(pl.Int32, strict=False)
 
 
 def stage_clean(raw: RawFolder, table: str, windows: pl.DataFrame, channels: "mimic_channels.Channels") -> Stage:

@@ -27,7 +27,7 @@ def tables(
     spec: DatasetSpec,
     *,
     modalities: Annotated[int, Field(ge=2, le=MODALITIES)] = MODALITIES,
-    samples: Annotated[int, Field(ge=2)] = 2000,
+    samples: Annotated[int, Field(ge=2, le=10_000_000)] = 2000,
     seed: Annotated[int, Field(ge=0)] = 0,
 ) -> Tables:
     """Draws the simulation.

@@ -6,6 +6,7 @@ complete visit, and only what was measured then. `paper_text_tables` is what the
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
 from typing import Annotated, Literal
 
 import polars as pl
@@ -37,6 +38,7 @@ _LONGITUDINAL, _CROSS_SECTIONAL = "UCSFFSL_02_01_16_UCSFFSL51ALL_08_01_16", "UCS
 _SUMMARY_VOLUMES = ("Ventricles", "Hippocampus", "WholeBrain", "Entorhinal", "Fusiform", "MidTemp", "ICV")
 _LIMIT = r"^\s*[<>]\s*"  # a laboratory's limit of detection, `<80`
 _MOST_MISSING = 0.7
+_DATES = date(1990, 1, 1), date(2100, 1, 1)  # an exam on any other day is a mistake
 _UNREADABLE_DATE = -9223372037.0  # seconds since 1970 that pandas makes of one
 
 Rule = tuple[str, pl.Expr]
@@ -253,14 +255,17 @@ def _visits(text: pl.DataFrame, raw: RawFolder) -> tuple[pl.DataFrame, Notes]:
     by_code = code.replace_strict(_CURRENT_CODES, default=None, return_dtype=pl.Int8)
     by_text = words.replace_strict(_CURRENT_TEXTS, default=None, return_dtype=pl.Int8)
     baseline = col("DX_bl").replace_strict(_BASELINE_TEXTS, default=None, return_dtype=pl.Int8)
+    day = col("EXAMDATE").str.to_date("%Y-%m-%d", strict=False)
     visit = _known(text.select(_VISIT))
     visits = visit.select(
         ptid="PTID",
         viscode="VISCODE",
-        patient_id=pl.when(rid.floor() == rid).then(rid).cast(pl.Int64),
+        patient_id=pl.when(rid.floor() == rid).then(rid).cast(pl.Int64, strict=False),
         row=pl.int_range(pl.len()),
-        date=col("EXAMDATE").str.to_date("%Y-%m-%d", strict=False),
-        month=pl.when(col("VISCODE") == "bl").then(0).otherwise(col("VISCODE").str.extract(r"^m(\d+)$").cast(pl.Int64)),
+        date=pl.when(day.is_between(*_DATES)).then(day),
+        month=pl.when(col("VISCODE") == "bl")
+        .then(0)
+        .otherwise(col("VISCODE").str.extract(r"^m(\d{1,4})$").cast(pl.Int64)),
         age=_number("AGE") + _number("Years_bl").fill_null(0),
         gender="PTGENDER",
         current=by_code.fill_null(by_text),
