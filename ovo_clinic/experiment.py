@@ -334,19 +334,26 @@ def load(name: str, overrides: Sequence[str] = ()) -> Experiment:
     values = _merge(_DEFAULTS, resources.read_yaml(path))
     values.setdefault("task", path.stem)
     for override in overrides:
-        key, separator, text = override.partition("=")
-        if not separator or not key:
-            shown = override[:_SHOWN]
-            raise UserError(f"'{shown}': should look like key=value, for example training.learning_rate=1e-4")
-        try:
-            value = resources.parse_yaml(text)
-        except yaml.YAMLError:
-            raise UserError(f"'{override[:_SHOWN]}': the value is not valid YAML") from None
-        values = _merge(values, _nested(key, value))
+        values = _merge(values, _nested(*setting(override)))
     if "folder" in values:
         raise UserError("folder: is the config's own and cannot be set")
     values["folder"] = path.parent
     return check(Experiment, values)
+
+
+def setting(word: str) -> tuple[str, Any]:
+    """The key and the value of a `key=value`.
+
+    Raises:
+        UserError: it is none, or the value is not valid YAML.
+    """
+    key, separator, text = word.partition("=")
+    if not separator or not key:
+        raise UserError(f"'{word[:_SHOWN]}': should look like key=value, for example training.learning_rate=1e-4")
+    try:
+        return key, resources.parse_yaml(text)
+    except yaml.YAMLError:
+        raise UserError(f"'{word[:_SHOWN]}': the value is not valid YAML") from None
 
 
 def _nested(key: str, value: Any) -> Any:

@@ -22,6 +22,8 @@ _CARRIED = (
     *("added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "*.model"),
 )
 """Names of the files that make a model and its tokenizer."""
+TRAINED_ATTENTION = "trained_attention"
+"""Setting of a checkpoint that was pretrained here: the implementation of attention/hf.py that it was trained with."""
 
 
 def checkpoint_folder(given: str) -> Path:
@@ -113,7 +115,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 def _read(folder: Path, read: Callable[[], Any]) -> Any:
     try:
-        with _silent():
+        with silent():
             return read()
     except Exception as error:  # every file format, and every model, fails in a way of its own
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -121,8 +123,8 @@ def _read(folder: Path, read: Callable[[], Any]) -> Any:
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
-    """Without progress bars, and without the report on weights that are not used."""
+def silent() -> Iterator[None]:
+    """Without transformers' progress bars, and without its report on weights that are not used."""
     from transformers.utils import logging as transformers_logging
 
     log: Any = transformers_logging

@@ -16,6 +16,7 @@ from ovo_clinic import derived
 from ovo_clinic.arrays import Column, ModalityArray
 from ovo_clinic.attention.hf import use_attention
 from ovo_clinic.encoders.checkpoints import (
+    TRAINED_ATTENTION,
     Output,
     check_kind,
     checkpoint_folder,
@@ -48,7 +49,8 @@ class Text(nn.Module):
         frozen: the model's weights stay as they are.
         output: `cls` = the state of the first token; `mean` = the mean over all; `tokens` = one a token of the text.
         max_tokens: of a text, special ones included; fewer where the model reads no more.
-        attention: `sdpa`, `eager`, `preconditioned`, ...: see attention/hf.py; default: what transformers chooses.
+        attention: `sdpa`, `eager`, `preconditioned`, ...: see attention/hf.py; default: that of `pretrain-text`, and
+            for other checkpoints what transformers chooses.
 
     Raises:
         UserError: no text, a checkpoint that is missing or damaged, or an attention that does not fit.
@@ -178,6 +180,7 @@ def _padded(
 
 def _model(folder: Path, attention: str | None) -> Any:
     model = load_model(folder)
+    attention = attention or getattr(model.config, TRAINED_ATTENTION, None)
     if attention is not None:
         use_attention(model, attention)
     return model

@@ -127,6 +127,32 @@ class Store:
         self._delete(earlier)
         return run
 
+    def log_pretraining(self, record: Mapping[str, Any], name: str) -> str:
+        """Logs a pretraining in place of an earlier log of the same one: settings, digests, losses; no text, no word.
+
+        Args:
+            record: content of `pretraining.json`.
+            name: as it stands in the list of runs.
+        """
+        experiment = self._experiment("pretrain-text")
+        earlier = self._tagged(experiment, "run", record["identity"])
+        tags = {"kind": "pretraining", "run": record["identity"], **entries.version_tags(record["versions"])}
+        run = self._start(experiment, name, tags)
+        kept = ("settings", "texts", "vocabulary", "git_commit")
+        params = entries.flat({**{key: record[key] for key in kept}, "version": record["versions"]})
+        metrics = [
+            entries.metric(key, value, step=int(epoch["epoch"]))
+            for epoch in record["history"]
+            for key, value in epoch.items()
+            if key != "epoch"
+        ]
+        best = {f"best_{key}": value for key, value in record["metrics"].items()}
+        best |= {"best_epoch": record["best_epoch"], "seconds": record["seconds"]}
+        self._log(run, params=params, metrics=[*metrics, *(entries.metric(key, value) for key, value in best.items())])
+        self._client.set_terminated(run)
+        self._delete(earlier)
+        return run
+
     def log_tuning(self, tuning: "Tuning", config: Mapping[str, Any]) -> None:
         """Logs a search in place of an earlier log of the same one: a run for each model, its trials as steps."""
         manifest = tuning.prepared.manifest

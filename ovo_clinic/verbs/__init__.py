@@ -6,12 +6,14 @@ study.table.rows
 """
 
 from ovo_clinic.audit import audit
+from ovo_clinic.verbs.pretraining import Pretrained, pretrain_text
 from ovo_clinic.verbs.search import Search, tune
 from ovo_clinic.verbs.single_run import Run, train
 from ovo_clinic.verbs.study import Study, compare, write_report
 from ovo_clinic.verbs.synthetic_study import SyntheticStudy, demo, oracle_auroc
 
 __all__ = [
+    "Pretrained",
     "Run",
     "Search",
     "Study",
@@ -20,6 +22,7 @@ __all__ = [
     "compare",
     "demo",
     "oracle_auroc",
+    "pretrain_text",
     "train",
     "tune",
     "write_report",
