@@ -120,7 +120,8 @@ def condition_figure(histories: Histories, title: str = "") -> "Figure":
     """Condition numbers of attention outputs against the epoch, the paper's bound, and how many have no finite one.
 
     Args:
-        histories: head -> seed -> epochs in order; a quantity may be missing from an epoch.
+        histories: head -> seed -> epochs in order; a quantity may be missing from an epoch, and all from a head, which
+            is left out.
         title: over all.
     """
     from matplotlib.figure import Figure
@@ -131,8 +132,9 @@ def condition_figure(histories: Histories, title: str = "") -> "Figure":
         tidy(axes)
         axes.set(xlabel="epoch", title=name)
         for (head, seeds), (colour, dashes) in zip(histories.items(), styles(), strict=False):
-            values = [[epoch.get(quantity, np.nan) for epoch in seed] for seed in seeds]
-            draw_seeds(axes, values, head, colour, dashes)
+            if any(quantity in epoch for seed in seeds for epoch in seed):
+                values = [[epoch.get(quantity, np.nan) for epoch in seed] for seed in seeds]
+                draw_seeds(axes, values, head, colour, dashes)
         axes.xaxis.get_major_locator().set_params(integer=True)
     panels[0].set_yscale("log")
     panels[2].set_ylim(-0.02, 1.02)
@@ -164,7 +166,8 @@ def interval_figure(
     figure.suptitle(title)
     seeds = int(rows["seeds"].iloc[0])
     dashed = "" if chance is None else "; dotted: chance"
-    axes.set_xlabel(f"{label or words(metric)}, %: mean of {seeds} seeds, 95 % interval over patients{dashed}")
+    over = "one seed" if seeds == 1 else f"mean of {seeds} seeds"
+    axes.set_xlabel(f"{label or words(metric)}, %: {over}\n95 % interval over patients{dashed}")
     axes.set_ylim(-0.6, len(rows) - 0.4)
     return figure
 

@@ -45,7 +45,7 @@ def cohort(material: Material) -> Section:
     """Flow diagram, split, table one, what was counted while preparing."""
     manifest = material.comparison.prepared.manifest
     blocks: list[Block] = [
-        Flow(list(_steps(manifest["attrition"])), _parts(manifest)),
+        Flow(list(_steps(manifest["attrition"], manifest["kind"])), _parts(manifest)),
         Text(_split_text(manifest)),
         Table.of(
             "Table one: the whole cohort by outcome. Counts (percent of the column), medians [quartiles]; counts of 1 "
@@ -65,10 +65,11 @@ def _note(value: object) -> str:
     return str(value)
 
 
-def _steps(attrition: list[dict[str, Any]]) -> Iterator[dict[str, str]]:
+def _steps(attrition: list[dict[str, Any]], kind: str) -> Iterator[dict[str, str]]:
     before = None
     for step in attrition:
-        labels = "" if step["positives"] is None else f", {step['positives']:,} positive"
+        binary = kind == "binary" and step["positives"] is not None
+        labels = f", {step['positives']:,} positive" if binary else ""
         labels += "".join(f", {count:,} {name}" for name, count in step.get("classes", {}).items())
         left = f"{step['units']:,} units, {step['patients']:,} patients{labels}"
         excluded = "" if before is None else f"{before - step['units']:,} units excluded"
@@ -165,8 +166,7 @@ def _features(entry: Mapping[str, Any]) -> str:
 def _condition_numbers(material: Material) -> list[Block]:
     results = material.comparison.results
     histories = {head: [result["history"] for result in results[head]] for head in material.comparison.heads}
-    measured = {head: seeds for head, seeds in histories.items() if "rank_deficient_share" in seeds[0][0]}
-    if not measured:
+    if not any("rank_deficient_share" in seeds[0][0] for seeds in histories.values()):
         return []
     caption = "Condition numbers of attention outputs during training, their bound, and how many have no finite one."
-    return [Drawing.of("condition", figures.condition_figure(measured), caption)]
+    return [Drawing.of("condition", figures.condition_figure(histories), caption)]

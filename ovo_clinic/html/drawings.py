@@ -38,7 +38,7 @@ def timeline(options: Mapping[str, Any], index_time: str = "index time") -> "Fig
     start = -float(options.get("lookback_hours") or 0)
     outcome = float(prediction) + float(options.get("gap_hours") or 0)
     end = outcome + max(12.0, 0.5 * (float(prediction) - start))
-    figure, axes = figures.panel(width=_WIDTH, height=1.7)
+    figure, axes = figures.panel(width=_WIDTH, height=1.5)
     axes.axis("off")
     bars = [
         (start, float(prediction), figures.COLOURS[0], "records that count"),
@@ -54,7 +54,7 @@ def timeline(options: Mapping[str, Any], index_time: str = "index time") -> "Fig
     for hour, text in marks.items():
         axes.plot([hour, hour], [-0.62, 0.35], color="#000000", linewidth=1)
         axes.text(hour, -0.75, text, ha="center", va="top")
-    axes.set(xlim=(start - 0.04 * (end - start), end * 1.05), ylim=(-1.6, 0.5))
+    axes.set(xlim=(start - 0.04 * (end - start), end * 1.05), ylim=(-1.35, 0.5))
     return figure
 
 
@@ -82,8 +82,8 @@ def forest(
     """Estimates with their intervals, one below the other; those of one name share a row.
 
     Args:
-        lines: (group, name, estimate, low, high); a line of NaN is left blank. Groups are told apart by colour, and the
-            first line of a new `name` begins a row.
+        lines: (group, name, estimate, low, high). Groups are told apart by colour, and the first line of a new `name`
+            begins a row.
         label: of the axis.
         reference: where a line of reference stands.
         key: the groups, for the legend; none = no legend.
@@ -232,6 +232,7 @@ def cost_figure(costs: pd.DataFrame, rows: pd.DataFrame, metric: str, label: str
         label: of the metric on the axis.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, MaxNLocator
 
     both = rows.merge(costs[["model", "milliseconds"]], on="model")
     figure = Figure(figsize=(8.6, 3.5), layout="constrained", dpi=150)
@@ -244,6 +245,9 @@ def cost_figure(costs: pd.DataFrame, rows: pd.DataFrame, metric: str, label: str
         figures.tidy(axes)
         far_apart = both[column].max() > _FAR_APART * both[column].min() > 0
         axes.set(xscale="log" if far_apart else "linear", xlabel=name)
+        if not far_apart:
+            axes.xaxis.set_major_locator(MaxNLocator(5))
+            axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         for row, (colour, _), marker in zip(both.itertuples(), figures.styles(), "osD^v<>" * len(both), strict=False):
             cost = getattr(row, column)
             middle, low, high = (100 * getattr(row, f"{metric}_{part}") for part in ("mean", "low", "high"))

@@ -184,20 +184,6 @@ def groups(material: Material) -> Section:
         return Section("subgroups", "Subgroups", [Text(text)])
     label = _main(material)[1]
     rows = table[table["metric"] == metric]
-    records = rows.to_dict("records")
-    keys = [(row["variable"], row["level"]) for row in records]
-    names = {key: f"{subgroups.words(key[0])}: {key[1]}" for key in keys}
-    lines = [
-        (row["model"], names[key], *(100 * row[name] for name in ("mean", "low", "high")))
-        for key, row in zip(keys, records, strict=True)
-    ]
-    heads = list(dict.fromkeys(rows["model"]))
-    figure = drawings.forest(lines, f"{label}, %", None, heads)
-    differences = [
-        (row["model"], names[key], *(100 * row[name] for name in ("difference", "difference_low", "difference_high")))
-        for key, row in zip(keys, records, strict=True)
-    ]
-    apart = drawings.forest(differences, f"{label} in the group minus {label} in all other units, points", 0.0, heads)
     blocks: list[Block] = [
         Text(
             "Groups of the test units, by what the cohort table has. Small groups are put together; a metric is "
@@ -205,14 +191,37 @@ def groups(material: Material) -> Section:
             "difference from all other test units, by bootstrap over patients, Holm-corrected over the groups of a "
             "head and metric. A difference is no effect of belonging to a group, and its absence no proof of fairness."
         ),
-        Drawing.of("subgroups", figure, f"{label} by subgroup; mean over seeds, 95 % intervals over patients."),
-        Drawing.of(
-            "subgroup-differences", apart, f"Difference of {label} from all other test units, 95 % over patients."
-        ),
+        *_group_drawings(rows, label),
     ]
     classes = material.comparison.prepared.manifest["classes"]
     blocks += [_group_table(table, name, _title(name, classes)) for name in dict.fromkeys(table["metric"])]
     return Section("subgroups", "Subgroups", blocks)
+
+
+def _group_drawings(rows: pd.DataFrame, label: str) -> list[Block]:
+    """The metric by subgroup, and its difference from all other units; groups too small for it are named below."""
+    named = rows.assign(name=[f"{subgroups.words(row.variable)}: {row.level}" for row in rows.itertuples()])
+    figures_of = {
+        "subgroups": ("mean", "low", "high", f"{label}, %", None, f"{label} by subgroup; mean over seeds"),
+        "subgroup-differences": (
+            *("difference", "difference_low", "difference_high"),
+            *(f"{label} in the group minus {label} in all other units, points", 0.0),
+            f"Difference of {label} from all other test units",
+        ),
+    }
+    blocks: list[Block] = []
+    for name, (*columns, axis, reference, title) in figures_of.items():
+        shown = named.dropna(subset=columns[0])
+        if shown.empty:
+            blocks.append(Text(f"{title}: withheld for every group."))
+            continue
+        numbers = (100 * shown[columns]).itertuples(index=False, name=None)
+        lines = [(model, group, *own) for model, group, own in zip(shown["model"], shown["name"], numbers, strict=True)]
+        figure = drawings.forest(lines, axis, reference, list(dict.fromkeys(shown["model"])))
+        withheld = [group for group in dict.fromkeys(named["name"]) if group not in set(shown["name"])]
+        note = f" Withheld: {', '.join(withheld)}." if withheld else ""
+        blocks.append(Drawing.of(name, figure, f"{title}, 95 % intervals over patients.{note}"))
+    return blocks
 
 
 def _group_table(table: pd.DataFrame, metric: str, title: str) -> Table:
@@ -227,6 +236,6 @@ def _group_table(table: pd.DataFrame, metric: str, title: str) -> Table:
             line["positives"] = "hidden" if np.isnan(first["positives"]) else f"{first['positives']:,.0f}"
         for _, row in own.iterrows():
             p = "" if pd.isna(row["p_holm"]) else f" (p {row['p_holm']:.2g})"
-            line[str(row["model"])] = _interval(row) + p
+            line[str(row["model"])] = "withheld" if pd.isna(row["mean"]) else _interval(row) + p
         lines.append(line)
     return Table.of(f"{title} by subgroup [95 % over patients] (p of the difference, Holm)", pd.DataFrame(lines))

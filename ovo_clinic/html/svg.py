@@ -26,6 +26,11 @@ _LEAST_WIDTH = 420
 """Points: on a narrow screen a figure is scrolled rather than shrunk until nobody can read it."""
 
 
+def _rounded(tag: "re.Match[str]") -> str:
+    """A tag with its coordinates to hundredths of a point; what stands between tags is read by people."""
+    return re.sub(r"(\d+\.\d\d)\d+", r"\1", tag.group())
+
+
 def inline(figure: "Figure", name: str, description: str) -> Markup:
     """The figure as an `svg` element.
 
@@ -47,7 +52,8 @@ def inline(figure: "Figure", name: str, description: str) -> Markup:
         text = text.replace(colour, of_page)
     # Text without a fill would be black on any page.
     text = re.sub(r'<text style="(?![^"]*fill:)', '<text style="fill: currentColor; ', text)
-    text = re.sub(r"(\d+\.\d\d)\d+", r"\1", text)  # hundredths of a point
+    text = text.replace("<text>", '<text style="fill: currentColor">')  # of formulas, such as powers of ten
+    text = re.sub(r"<[^>]*>", _rounded, text)
     opening = text[: text.index(">")]
     width = float(re.search(r'viewBox="0 0 ([\d.]+)', opening).group(1))  # type: ignore[union-attr]
     box = re.search(r'viewBox="[^"]*"', opening).group()  # type: ignore[union-attr]

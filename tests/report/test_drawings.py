@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from ovo_clinic import figures
 from ovo_clinic.html import drawings, svg
 
 
@@ -42,3 +43,21 @@ def test_inline_svg_takes_its_colours_from_the_page_and_has_ids_of_its_own() -> 
     assert "currentColor" in first and "#000000" not in first and "prediction" in first
     assert 'aria-label="a &#34;time&#34; &lt;line&gt;"' in first
     assert set(re.findall(r"url\(#([^)]+)\)", first)) <= ids[0]
+
+
+def test_numbers_and_powers_of_ten_are_written_out_and_take_the_colour_of_the_page() -> None:
+    figure, axes = figures.panel(width=4.0, height=2.0)
+    axes.plot([0, 0.125], [10.0, 10000.0], color="#0072B2")
+    axes.set_xticks([0, 0.125], ["0", "0.125"])
+    axes.set_yscale("log")
+    text = svg.inline(figure, "numbers", "numbers")
+    assert ">0.125</text>" in text and not re.search(r' (?:x|y|d)="[^"]*\.\d{3}', text)
+    styles = re.findall(r"<text([^>]*)>", text)
+    assert len(styles) > 3 and all("fill: currentColor" in style for style in styles)
+
+
+def test_only_the_rows_of_a_forest_that_have_numbers_are_drawn() -> None:
+    lines = [("a", "one", 1.0, 0.0, 2.0), ("b", "one", 1.5, 1.0, 2.0), ("a", "two", 3.0, 2.0, 4.0)]
+    axes = drawings.forest(lines, "points", 0.0, ["a", "b"]).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["one", "two"]
+    assert axes.get_ylim() == (-1.6, 0.6)
