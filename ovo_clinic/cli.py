@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ovo_clinic import __version__
-from ovo_clinic.commands import audit, data, keeping, models, pretraining, studies
+from ovo_clinic.commands import audit, data, heat_maps, keeping, models, pretraining, studies
 from ovo_clinic.errors import UserError, of_the_machine
 from ovo_clinic.terminal import err, out
 
@@ -17,7 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for module in (data, studies, models, pretraining, keeping, audit):
+for module in (data, studies, models, pretraining, keeping, audit, heat_maps):
     app.add_typer(module.commands)
 
 INTERRUPTED = 130

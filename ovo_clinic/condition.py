@@ -112,7 +112,8 @@ def _outputs_of_cores(model: nn.Module) -> Iterator[list[tuple[Tensor, Tensor]]]
     outputs: list[tuple[Tensor, Tensor]] = []
 
     def keep(core: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-        if output.ndim != 4:  # window and lpi are whole layers, and only the former has heads: see below
+        # Window and lpi are whole layers, and only the former has heads: see below. A single row has no condition.
+        if output.ndim != 4 or output.shape[2] == 1:
             return
         q, _, v, *rest = args
         mask = rest[0] if rest else kwargs.get("query_mask")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from ovo_clinic import figures, preconditioning, study, token_costs
+from ovo_clinic import figures, heat_maps, preconditioning, study, token_costs
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepare import Prepared
 from ovo_clinic.study import Comparison
 
-FILES = ("token_costs", "convergence", "condition_layers", "overhead")
+FILES = ("token_costs", "convergence", "condition_layers", "overhead", "heat_maps")
 """Tables that stand as csv in a study's folder where there is anything in them."""
 
 
@@ -30,7 +30,8 @@ def tables(comparison: Comparison) -> dict[str, pd.DataFrame]:
     """Those of FILES that are not empty, written as csv into the study's folder.
 
     `token_costs` of `token_costs.table`, where `compare.sizes` asks for it; `convergence` and `overhead` of pairs of a
-    plain and a preconditioned model, and `condition_layers`, see `preconditioning`.
+    plain and a preconditioned model, and `condition_layers`, see `preconditioning`; `heat_maps` of `heat_maps.table`,
+    where `compare.heat_maps` asks for it.
     """
     found = {
         "convergence": preconditioning.convergence(comparison),
@@ -40,6 +41,8 @@ def tables(comparison: Comparison) -> dict[str, pd.DataFrame]:
     if settings.encoders and settings.sizes:
         found["token_costs"] = token_costs.table(comparison, settings.sizes)
         found["overhead"] = preconditioning.overhead(comparison, found["token_costs"])
+    if settings.heat_maps:
+        found["heat_maps"] = heat_maps.table(comparison)
     found = {name: found[name] for name in FILES if name in found and not found[name].empty}
     for name, frame in found.items():
         frame.to_csv(comparison.folder / f"{name}.csv", index=False)
@@ -54,6 +57,8 @@ def draw(comparison: Comparison, found: Mapping[str, pd.DataFrame]) -> dict[str,
         drawn["token_costs"] = token_costs.figure(found["token_costs"], title)
     if "convergence" in found:
         drawn["convergence"] = preconditioning.figure(comparison, title)
+    if "heat_maps" in found:
+        drawn["heat_maps"] = heat_maps.figure(found["heat_maps"], title)
     return {name: figures.save(figure, comparison.folder / f"{name}.png") for name, figure in drawn.items()}
 
 

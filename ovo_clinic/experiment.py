@@ -101,6 +101,7 @@ class CompareConfig(Options):
         fusion: the heads.
         encoders: modality -> encoders of it that are compared in place of heads, all under the head `model.fusion`.
         sizes: sides of images, or numbers of time steps, at which the costs of `encoders` are also measured.
+        heat_maps: also show what image encoders look at, averaged over test units.
         seeds: number of seeds, 0 ... seeds-1, the same for every head.
         unimodal: also train every modality alone.
         baselines: classical ones that are tuned and evaluated beside the heads (none by default).
@@ -115,6 +116,7 @@ class CompareConfig(Options):
     fusion: list[Choice] = Field(list(HEADS), min_length=1)
     encoders: dict[str, Annotated[list[Alternative], Field(min_length=1)]] = Field({}, max_length=1)
     sizes: list[Annotated[int, Field(ge=1)]] = []
+    heat_maps: bool = False
     seeds: int = Field(10, ge=1)
     unimodal: bool = False
     baselines: list[Choice] = []

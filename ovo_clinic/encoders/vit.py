@@ -55,15 +55,15 @@ class Vit(nn.Module):
         output: Literal["pooled", "tokens"] = "pooled",
     ) -> None:
         super().__init__()
-        self.grid = _grid(modality, shape.patch)
+        self.grid = grid_of(modality, shape.patch)
         self.pooled = output == "pooled"
         width, eps = shape.width, precondition_eps if precondition else None
         self.patches = nn.Conv2d(modality.features, width, shape.patch, stride=shape.patch)
-        self.positions = _positions(self.grid, shape)
+        self.positions = positions_of(self.grid, shape)
         self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, width)) if shape.class_token else None
         attention = attention or shape.attention
         self.blocks = nn.ModuleList(
-            Block(shape, _mixer(shape, attention, eps, self.grid, number), dropout) for number in range(shape.depth)
+            Block(shape, mixer(shape, attention, eps, self.grid, number), dropout) for number in range(shape.depth)
         )
         self.class_blocks = nn.ModuleList(ClassBlock(shape, eps, dropout) for _ in range(shape.class_layers))
         self.norm = nn.LayerNorm(width)
@@ -148,7 +148,7 @@ class OnSequence(nn.Module):
         return out
 
 
-def _grid(modality: Modality, patch: int) -> Grid:
+def grid_of(modality: Modality, patch: int) -> Grid:
     """Rows and columns of patches."""
     if modality.kind != "image":
         raise UserError(f"encoder: vit takes images, and {modality.name} is a {modality.kind}; choose mlp")
@@ -160,7 +160,7 @@ def _grid(modality: Modality, patch: int) -> Grid:
     return modality.size[0] // patch, modality.size[1] // patch
 
 
-def _mixer(shape: VitShape, attention: Choice, eps: float | None, grid: Grid, block: int) -> nn.Module:
+def mixer(shape: VitShape, attention: Choice, eps: float | None, grid: Grid, block: int) -> nn.Module:
     """What lets the tokens of block number `block` meet, called as layer(x, grid, mask)."""
     with_class = shape.class_token and not shape.class_layers
     if not getattr(ATTENTION.get(attention.name, "attention"), "needs_grid", False):
@@ -186,7 +186,7 @@ def _mixer(shape: VitShape, attention: Choice, eps: float | None, grid: Grid, bl
     return layer
 
 
-def _positions(grid: Grid, shape: VitShape) -> Tensor:
+def positions_of(grid: Grid, shape: VitShape) -> Tensor:
     """(1,N,width)."""
     if shape.positions == "learned":
         return nn.Parameter(0.02 * torch.randn(1, grid[0] * grid[1], shape.width))

@@ -1,6 +1,6 @@
 """The report's section on compared encoders and on preconditioning, where a study has any."""
 
-from ovo_clinic import encoder_tables, preconditioning, token_costs
+from ovo_clinic import encoder_tables, heat_maps, preconditioning, token_costs
 from ovo_clinic.html.blocks import Block, Drawing, Section, Table, Text
 from ovo_clinic.html.material import Material
 
@@ -17,6 +17,12 @@ def sections(material: Material) -> list[Section]:
     if "convergence" in found:
         caption = "Training of plain and preconditioned models: a thin line a seed, a bold one for the mean."
         blocks.append(Drawing.of("convergence", preconditioning.figure(material.comparison), caption))
+    if "heat_maps" in found:
+        caption = (
+            "What image encoders look at, mean over test units. Occlusion: change of the probability when a square of "
+            "the image is hidden; attention: of the class token to each patch. Each panel has its own scale."
+        )
+        blocks.append(Drawing.of("heat-maps", heat_maps.figure(found["heat_maps"]), caption))
     shown = encoder_tables.printable(found)
     blocks += [Table.of(encoder_tables.CAPTIONS[name], frame) for name, frame in shown.items()]
     if "token_costs" in found:

@@ -6,6 +6,7 @@ study.table.rows
 """
 
 from ovo_clinic.audit import audit
+from ovo_clinic.verbs.picturing import heat_maps
 from ovo_clinic.verbs.pretraining import Pretrained, pretrain_text
 from ovo_clinic.verbs.search import Search, tune
 from ovo_clinic.verbs.single_run import Run, train
@@ -21,6 +22,7 @@ __all__ = [
     "audit",
     "compare",
     "demo",
+    "heat_maps",
     "oracle_auroc",
     "pretrain_text",
     "train",
