@@ -114,6 +114,7 @@ def test_two_processes_prepare_the_same_data(tmp_path: Path, raw: str) -> None:
     assert prepared(tmp_path / "together") == prepared(tmp_path / "alone")
 
 
+@pytest.mark.slow
 def test_one_of_two_is_killed_and_the_other_goes_on(tmp_path: Path, raw: str) -> None:
     first = start([*PREPARE, raw], tmp_path)
     wait_for(tmp_path, "cache/eicu/*.partial/*", first)
