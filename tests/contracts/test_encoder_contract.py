@@ -57,6 +57,15 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
         "tokens": {"shape": SMALL_SWIN, "output": "tokens"},
         "preconditioned": {"shape": SMALL_SWIN, "attention": "preconditioned"},
     },
+    "deit": {
+        "sdpa": {"shape": SMALL_VIT},
+        "tokens": {"shape": SMALL_VIT, "output": "tokens"},
+        "preconditioned": {"shape": SMALL_VIT, "attention": "preconditioned"},
+    },
+    "multi_scale": {
+        "xca": {"shape": XCIT},
+        "softmax-pre": {"shape": {**SMALL_VIT, "depth": 4}, "precondition": True, "blocks": (1, 1, 2, 3)},
+    },
     "lstm": {
         "": {},
         "tokens": {"output": "tokens"},
