@@ -187,8 +187,8 @@ def probabilities(home: Path) -> set[float]:
 def test_nothing_of_a_patient_is_in_the_store(logged: Logged) -> None:
     stored = [logged.home / "mlflow.db", *(logged.home / "mlflow_artifacts").rglob("*")]
     stored += logged.study.comparison.folder.iterdir()
-    contents = {path.name: path.read_bytes() for path in stored if path.is_file()}
-    assert len(contents) >= 11 and b"ovo seed 1" in contents["mlflow.db"]
+    contents = {path: path.read_bytes() for path in stored if path.is_file()}
+    assert len(contents) >= 11 and b"ovo seed 1" in contents[logged.home / "mlflow.db"]
     values = probabilities(logged.home)
     assert len(values) > 500
     secrets = {PERSON.encode()}
@@ -196,7 +196,7 @@ def test_nothing_of_a_patient_is_in_the_store(logged: Logged) -> None:
         secrets |= {str(unit).encode(), unit.to_bytes(6, "big")}
     for value in values:
         secrets |= {repr(value)[:10].encode(), struct.pack(">d", value)}
-    found = [(name, secret) for name, content in contents.items() for secret in secrets if secret in content]
+    found = [(path, secret) for path, content in contents.items() for secret in secrets if secret in content]
     assert not found
 
 
