@@ -97,7 +97,8 @@ def _is_calendar(values: Floats) -> bool:
         return True
     years, days = values // 10_000, values % 100
     months = values // 100 % 100
-    dates = (years >= YEARS[0]) & (years <= YEARS[1]) & (months >= 1) & (months <= 12) & (days >= 1) & (days <= 31)
+    # float32 holds only every second whole number of this size: the first may read as 0, the 31st as 32.
+    dates = (years >= YEARS[0]) & (years <= YEARS[1]) & (months >= 1) & (months <= 12) & (days <= 32)
     return bool(dates.all()) or bool(EPOCH[0] <= low and high <= EPOCH[1])
 
 
