@@ -81,7 +81,7 @@ def _reason(column: str, values: Floats, orders: dict[str, Floats], rows: npt.ND
         known = ~np.isnan(order[rows])
         if known.sum() >= LEAST:
             ranks = [np.argsort(np.argsort(numbers[known])) for numbers in (values, order[rows])]  # ties are few
-            if abs(np.corrcoef(ranks)[0, 1]) >= MONOTONE:
+            if abs(np.atleast_2d(np.corrcoef(ranks))[0, 1]) >= MONOTONE:
                 return f"are near-unique and run with {name}"
     if whole and flat_parts.ID.search(flat_inspection.words(column)):
         return "are near-unique and called like an id"
