@@ -18,7 +18,7 @@ _CALIBRATION = {
     "slope": "slope",
     "intercept": "calibration in the large",
 }
-_FEW = "Too few test units have the outcome, or have it not."
+_FEW = f"Withheld: fewer than {disclosure.SMALLEST} test units have an outcome, or fewer have it not."
 
 
 def comparison(material: Material) -> Section:
@@ -180,7 +180,10 @@ def groups(material: Material) -> Section:
     """Subgroups: sizes, the main metric, differences from all others."""
     table, metric = material.tables["subgroups"], _main(material)[0]
     if table.empty:
-        text = "The cohort table has no column that makes subgroups; a pipeline may add some (sex, age, unit, ...)."
+        text = (
+            "The cohort table has no column that makes subgroups, or the test units are too few for any; a pipeline "
+            "may add columns (sex, age, unit, ...)."
+        )
         return Section("subgroups", "Subgroups", [Text(text)])
     label = _main(material)[1]
     rows = table[table["metric"] == metric]
@@ -200,7 +203,7 @@ def groups(material: Material) -> Section:
 
 def _group_drawings(rows: pd.DataFrame, label: str) -> list[Block]:
     """The metric by subgroup, and its difference from all other units; groups too small for it are named below."""
-    named = rows.assign(name=[f"{subgroups.words(row.variable)}: {row.level}" for row in rows.itertuples()])
+    named = rows.assign(name=[f"{subgroups.words(str(row.variable))}: {row.level}" for row in rows.itertuples()])
     figures_of = {
         "subgroups": ("mean", "low", "high", f"{label}, %", None, f"{label} by subgroup; mean over seeds"),
         "subgroup-differences": (

@@ -1,5 +1,6 @@
 """Small studies with subgroups, made once for the tests of the study report."""
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,12 @@ import pandas as pd
 import polars as pl
 import pytest
 import yaml
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
 
 from ovo_clinic import verbs
 from ovo_clinic.verbs import Study
+from tests.conftest import unavailable
 from tests.small_data import QUICK, flat_files
 
 STAYS = 700
@@ -96,3 +100,18 @@ def binary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reported]:
 @pytest.fixture(scope="session", params=["multiclass", "multilabel"])
 def several(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reported]:
     yield from reported(tmp_path_factory.mktemp(request.param), request.param)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[webdriver.Chrome]:
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        unavailable("chromium and chromedriver; on Debian: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(chromium)
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    started = webdriver.Chrome(options=options, service=Service(str(driver)))
+    yield started
+    started.quit()

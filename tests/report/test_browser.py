@@ -3,17 +3,13 @@
 import base64
 import json
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from tests.conftest import unavailable
 from tests.report.conftest import Reported
 
 WIDTHS = (1280, 390)
@@ -42,21 +38,6 @@ return Object.fromEntries([...document.querySelectorAll("figure svg")].map(node 
     [node.id, [node.getBoundingClientRect().width, node.getBoundingClientRect().height,
                node.querySelectorAll("path").length, node.getAttribute("aria-label") || ""]]));
 """
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[webdriver.Chrome]:
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not chromium or not driver:
-        unavailable("chromium and chromedriver; on Debian: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(chromium)
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    started = webdriver.Chrome(options=options, service=Service(str(driver)))
-    yield started
-    started.quit()
 
 
 def opened(browser: webdriver.Chrome, page: Path, width: int, scheme: str = "light") -> None:
