@@ -8,9 +8,11 @@ import torch
 from torch import nn
 
 from ovo_clinic import condition
+from ovo_clinic import experiment as experiments
 from ovo_clinic.attention.precondition import Preconditioned
 from ovo_clinic.encoders.multi_scale import MultiScale
 from ovo_clinic.errors import UserError
+from ovo_clinic.experiment import Alternative
 from ovo_clinic.model import FusionModel
 from ovo_clinic.registry import ATTENTION, ENCODERS
 from ovo_clinic.types import Batch, Modality
@@ -84,6 +86,26 @@ def test_deit_takes_the_shapes_that_it_can_be(shape: dict[str, Any]) -> None:
     else:
         with pytest.raises(UserError, match=r"^shape"):
             ENCODERS.build("deit", image, 8, options={"shape": given})
+
+
+FULL = [
+    (config, size, alternative)
+    for config in ("vision_fair_full", "vision_preconditioned_full")
+    for size in experiments.load(config).compare.sizes
+    for alternative in experiments.load(config).compare.encoders["image"]
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("config", "size", "alternative"), FULL, ids=lambda part: getattr(part, "label", str(part)))
+def test_encoders_of_the_papers_size_take_a_training_step(config: str, size: int, alternative: Alternative) -> None:
+    experiment, encoder = experiments.load(config), alternative.encoder
+    own = experiment.model.encoders.get("image", encoder)
+    options = {**(own.options if own.name == encoder.name else {}), **encoder.options}
+    built = ENCODERS.build(encoder.name, Modality("image", "image", 1, (size, size)), 8, options=options)
+    values = built(torch.randn(1, 1, size, size), torch.ones(1, 1, dtype=torch.bool)).values
+    gradients = torch.autograd.grad(values.square().sum(), list(built.parameters()), allow_unused=True)
+    assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
 
 
 def condition_numbers(rows: np.ndarray) -> np.ndarray:
