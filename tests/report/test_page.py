@@ -12,7 +12,9 @@ from ovo_clinic.errors import UserError
 from tests.report.conftest import NAME, STAYS, Reported
 from tests.small_data import FIRST_UNIT, PERSON
 
-ANCHORS = "question cohort comparison curves calibration decision costs subgroups modalities settings checklist".split()
+ANCHORS = (
+    "question cohort comparison curves calibration decision costs encoders subgroups modalities settings checklist"
+).split()
 DRAWINGS = {
     "binary": "patterns missingness condition intervals differences roc pr calibration decision costs subgroups "
     "subgroup-differences".split(),
