@@ -68,3 +68,12 @@ def test_loader_and_training_step_are_measured() -> None:
     rates = [float(line.split(": ")[1].split()[0].replace(",", "")) for line in lines[:2]]
     ratios = [float(line.split("ratio ")[1].split()[0]) for line in lines[2:]]
     assert len(ratios) == 2 and min(*rates, *ratios) > 0
+
+
+@pytest.mark.slow
+def test_memory_over_many_studies_is_measured() -> None:
+    command = [sys.executable, str(REPOSITORY / "benchmarks" / "memory.py"), "--studies", "3", "--settled", "2"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    *_, second, last = done.stdout.splitlines()
+    assert second.startswith("   2 studies") and " MiB" in second
+    assert last.startswith("after 2 studies") and "after 3 " in last and "wanted: at most +5%" in last

@@ -17,8 +17,10 @@ import polars as pl
 import pytest
 import torch
 
-from ovo_clinic import scrub
-from tests.small_data import QUICK
+from ovo_clinic import experiment, scrub
+from ovo_clinic.errors import UserError
+from ovo_clinic.prepare import prepare_task
+from tests.small_data import QUICK, flat_files
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 HOOK = """
@@ -213,6 +215,34 @@ def assert_nothing_told(studied: Studied) -> None:
         assert values and not [value for value in values if value in studied.told], column
 
 
+def replaced(column: str, value: str) -> pl.Expr:
+    """The column with another value in its tenth row."""
+    return pl.when(pl.int_range(pl.len()) == 9).then(pl.lit(value)).otherwise(pl.col(column)).alias(column)
+
+
+MISTAKES = {
+    "text in a number": replaced("age", "canary-age"),
+    "text in an id": replaced("stay_id", "canary-id"),
+    "an id twice": pl.when(pl.int_range(pl.len()) == 9).then(pl.col("stay_id").first()).otherwise("stay_id"),
+    "an id lacking": replaced("stay_id", ""),
+    "another class": replaced("died", "48151623"),
+    "text in a label": replaced("died", "canary-label"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_messages_hold_no_cell_of_a_table(mistake: str, tmp_path: Path, home: Path) -> None:
+    config = flat_files(tmp_path, "binary")
+    file = tmp_path / "raw" / "stays.csv"
+    table = pl.read_csv(file, infer_schema=False).with_columns(MISTAKES[mistake])
+    table.write_csv(file)
+    with pytest.raises(UserError) as found:
+        prepare_task(experiment.load(str(config)), tmp_path / "raw")
+    told = str(found.value).replace(str(tmp_path), "")
+    cells = {cell for column in table.columns for cell in table[column].unique() if cell and len(cell) > 2}
+    assert {"canary-person-1"} <= cells and [cell for cell in cells if cell in told] == []
+
+
 PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 LOADERS = {"read_pickle", "unsafe_load", "full_load", "load_all", "load_from_checkpoint"}
 
@@ -278,8 +308,7 @@ def bomb(tmp_path: Path) -> Iterator[Bomb]:
 
 
 def test_a_checkpoint_that_is_a_pickle_is_not_resumed(bomb: Bomb, home: Path) -> None:
-    from ovo_clinic import experiment, runs, training
-    from ovo_clinic.prepare import prepare_task
+    from ovo_clinic import runs, training
     from tests.small_data import SIMULATION
 
     settings = experiment.load("simulation", [*SIMULATION, "training.epochs=1", "training.accelerator=cpu"])
@@ -293,7 +322,6 @@ def test_a_checkpoint_that_is_a_pickle_is_not_resumed(bomb: Bomb, home: Path) ->
 
 def test_a_model_that_is_a_pickle_is_refused(bomb: Bomb, tmp_path: Path) -> None:
     from ovo_clinic.encoders.checkpoints import load_model
-    from ovo_clinic.errors import UserError
     from tests.tiny_models import tiny_bert
 
     folder = tiny_bert(tmp_path / "bert")
@@ -305,7 +333,6 @@ def test_a_model_that_is_a_pickle_is_refused(bomb: Bomb, tmp_path: Path) -> None
 
 def test_embeddings_that_are_pickles_are_refused(bomb: Bomb, tmp_path: Path) -> None:
     from ovo_clinic.encoders.precomputed import embeddings
-    from ovo_clinic.errors import UserError
 
     array = np.empty(1, dtype=object)
     array[0] = bomb
@@ -318,8 +345,6 @@ def test_embeddings_that_are_pickles_are_refused(bomb: Bomb, tmp_path: Path) -> 
 
 
 def test_yaml_that_calls_python_is_refused(bomb: Bomb, tmp_path: Path) -> None:
-    from ovo_clinic import experiment
-    from ovo_clinic.errors import UserError
 
     config = tmp_path / "task.yaml"
     config.write_text(f"dataset: !!python/object/apply:os.mknod ['{bomb.file}']\ntask: t\n")

@@ -227,3 +227,18 @@ def test_a_home_that_cannot_be_written(home: Path, monkeypatch: pytest.MonkeyPat
     assert "cannot be written" in wrong
     monkeypatch.undo()
     assert resources.home().is_dir()
+
+
+def test_the_command_tells_line_by_line(copy: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from ovo_clinic import cli
+
+    words = ["doctor", "eicu_mortality_24h", *CPU, "--raw", str(copy)]
+    assert cli.app(words, standalone_mode=False) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert last == "Nothing stands in the way."
+    assert {line[:5] for line in lines} == {"ok   ", "note "}
+    (copy / "lab.csv.gz").unlink()
+    assert cli.app(words, standalone_mode=False) == 1
+    *lines, last = capsys.readouterr().out.splitlines()
+    assert last == f"1 of {len(lines)} are not as they should be"
+    assert [line for line in lines if line.startswith("WRONG  lab: ")]
