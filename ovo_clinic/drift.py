@@ -126,7 +126,11 @@ def _beyond(values: npt.NDArray[Any], low: float | None, high: float | None) -> 
 
 def _vanished(name: str, trained: Profile, new: Profile, size: int) -> list[str]:
     """Features that are in none of the new rows, although so many should have them."""
-    lost = [index for index, share in enumerate(trained.share) if share * size >= LEAST_VALUES and not new.share[index]]
+    lost = [
+        index
+        for index, (column, share) in enumerate(zip(trained.columns, trained.share, strict=True))
+        if share * size >= LEAST_VALUES and not new.share[index] and not _is_level(column)
+    ]
     groups = list(dict.fromkeys(trained.columns[index].group for index in lost))
     measured = any(trained.columns[index].role != "binary" for index in lost)
     weight = sum(trained.share[index] for index in lost)
@@ -137,12 +141,17 @@ def _vanished(name: str, trained: Profile, new: Profile, size: int) -> list[str]
     return [f"{name}: {shown} is in none of {size} new rows; has it another name"]
 
 
+def _is_level(column: Column) -> bool:
+    """Whether a column is one of a category's values."""
+    return column.role == "binary" and column.name.startswith(f"{column.group}=")
+
+
 def _unknown_levels(name: str, trained: Profile, new: Profile, size: int) -> list[str]:
     """Categories whose values are, too often, none of those that training knew."""
     found = []
     levels: dict[str, list[int]] = {}
     for index, column in enumerate(trained.columns):
-        if column.role == "binary" and column.name.startswith(f"{column.group}="):
+        if _is_level(column):
             levels.setdefault(column.group, []).append(index)
     for group, indices in levels.items():
         unknown = 1 - sum(new.share[index] for index in indices)
