@@ -5,6 +5,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -14,6 +15,7 @@ from ovo_clinic.doctor import Check, contents, examine, files, machine
 from ovo_clinic.doctor.contents import read_through
 from ovo_clinic.doctor.releases import release_checks
 from ovo_clinic.errors import UserError
+from ovo_clinic.experiment import TrainingConfig
 from ovo_clinic.registry import SYNTHETIC
 from tests.small_data import flat_files
 
@@ -203,6 +205,27 @@ def test_a_gpu_that_is_asked_for_and_not_there(home: Path) -> None:
     wrong = told(examine("simulation", ["training.accelerator=gpu"]), "wrong")
     assert "set training.accelerator=cpu" in wrong["GPU"]
     assert "GPU" in told(examine("simulation"), "note")
+
+
+@pytest.mark.parametrize(
+    ("able", "precision", "state"),
+    [(True, "bf16-mixed", "ok"), (False, "bf16-mixed", "wrong"), (False, "32-true", "note")],
+)
+def test_a_gpu_and_what_it_computes_in(able: bool, precision: str, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers of torch are made up: there need be no GPU."""
+    import torch
+
+    found = SimpleNamespace(name="H200", total_memory=141 << 30)
+    for name, answer in {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "get_device_properties": lambda number: found,
+        "is_bf16_supported": lambda including_emulation: able,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    checks = machine.processor_checks(TrainingConfig(accelerator="gpu", precision=precision))
+    assert told(checks, "ok")["GPU"] == "H200, 141.0 GB"
+    assert "bf16" in told(checks, state)
 
 
 def test_checkpoints_are_loaded(tmp_path: Path, home: Path) -> None:
