@@ -136,7 +136,7 @@ def _head(path: Path) -> list[list[str]]:
         raise UserError(f"{path}: is cut off or damaged; {AGAIN}") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); put a readable file there") from None
-    if b"\n" not in header and b"\r" in header.rstrip(b"\r"):
+    if b"\r" in header.removesuffix(b"\n").removesuffix(b"\r"):
         raise UserError(f"{path}: its lines end in carriage returns alone; save it with line feeds, as other CSV files")
     complete, start = len(start) < _SAMPLE_BYTES, header + start
     if b"\0" in start or start.startswith(b"PK"):
