@@ -122,7 +122,7 @@ def autocast(device: torch.device, dtype: torch.dtype) -> Any:
 
 
 def cost(build: Callable[[], tuple[nn.Module, Callable[[nn.Module], Tensor]]], device: torch.device, s: Sizes) -> Row:
-    """Samples a second and peak memory of forward and backward, in float32 and bfloat16."""
+    """Samples a second and peak memory of forward and backward, in float32 and bfloat16 (not on CPUs without it)."""
     module, call = build()
     module.to(device).train()
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -135,7 +135,10 @@ def cost(build: Callable[[], tuple[nn.Module, Callable[[nn.Module], Tensor]]], d
         assert bool(out.isfinite().all()), f"{dtype}: not finite"  # waits for the device, too
 
     row: Row = {}
-    for label, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+    precisions = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    if device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        del precisions["bf16"]
+    for label, dtype in precisions.items():
         (seconds,) = latencies([partial(step, dtype)], repeats=s.repeats)
         row[f"{label} samples/s"] = s.batch / seconds
         row[f"{label} peak MiB"] = peak_memory(partial(step, dtype), device) / 2**20
@@ -266,8 +269,6 @@ def check(device: torch.device, sizes: Sizes, folder: Path) -> int:
     # Numbers are compared, so none is rounded to TF32; and what training does, deterministic kernels alone.
     torch.backends.cudnn.allow_tf32 = False
     torch.use_deterministic_algorithms(True)
-    # On the CPU, oneDNN has no bfloat16 LSTM for older processors; torch's own kernels have.
-    torch.backends.mkldnn.enabled = False
     near = {name: attempt(partial(agreement, name, device, sizes)) for name in ATTENTION.names()}
     failed = table("Distance to the CPU's float32, relative to its norm", near)
     heads = {

@@ -1,5 +1,6 @@
 """The Lightning module: a fusion model with its loss, its optimiser and validation metrics of whole splits."""
 
+import warnings
 from typing import Any
 
 import lightning
@@ -33,8 +34,9 @@ class FusionModule(lightning.LightningModule):
         return f"validation_{self._experiment.training.monitor or self._task.monitor}"
 
     def on_fit_start(self) -> None:
-        """Sets the threads of this process, which is a new one where there are several devices."""
+        """Sets the threads and silences the notices of this process, a new one where there are several devices."""
         torch.set_num_threads(self._experiment.training.threads)
+        warnings.filterwarnings("ignore", module="lightning")
 
     def on_train_epoch_start(self) -> None:
         """Seeds dropout and order by seed and epoch, so that a resumed run repeats one that was not interrupted."""
