@@ -15,7 +15,8 @@ from ovo_clinic.errors import UserError
 from ovo_clinic.raw_files import AGAIN, RawFile
 from ovo_clinic.spec import DatasetSpec
 
-_CHEAP = 32 << 20  # bytes of a file that is read whole without being asked to
+_CHEAP = 32 << 20  # bytes of a packed file that is read whole without being asked to
+_UNPACKED = 8  # times as many of one that is not packed
 _VERSION = re.compile(r"v?\d+\.\d+(\.\d+)?")
 Progress = Callable[[int, int], None]
 
@@ -104,7 +105,7 @@ def _look(spec: DatasetSpec, name: str, located: Mapping[str, Path], full: bool)
     path, size = found.path, found.path.stat().st_size
     columns = _columns(found, len(table.all_columns))
     try:
-        if full or size <= _CHEAP:
+        if full or size <= (_CHEAP if path.suffix == ".gz" else _UNPACKED * _CHEAP):
             contents = read_through(path)
             checks = [Check("ok", path.name, f"{columns}, {contents.rows:,} rows, {in_bytes(size)}, read to its end")]
             checks += _published(path, contents, located[table.source])
