@@ -9,7 +9,7 @@ import polars as pl
 
 from ovo_clinic.arrays import ModalityArray
 from ovo_clinic.audit.finding import Finding, Remarks
-from ovo_clinic.audit.subject import Floats, Rows, Subject
+from ovo_clinic.audit.subject import Floats, Rows, Subject, columns
 
 Pairs = tuple[Rows, Rows]
 
@@ -34,6 +34,7 @@ reach both bounds.
 """
 _NEIGHBOURHOOD = 5
 _COMPONENTS = 24
+_PRIME = np.uint64(0x100000001B3)  # of the hash FNV-1a
 _CHUNK = 2048
 
 
@@ -47,26 +48,25 @@ def rows_under_two_ids(subject: Subject) -> Remarks:
 def equal_rows(array: ModalityArray) -> Pairs:
     """Pairs of units with equal values of so much information that chance does not explain it."""
     units = np.flatnonzero(array.present)
-    measured = [index for index, column in enumerate(array.columns) if column.role != "binary"]
-    if units.size < 2 or not measured:
-        return units[:0], units[:0]
-    bits, groups = np.zeros(units.size), set()
-    keys = pl.DataFrame({str(index): np.asarray(array.values[units, index]) for index in measured})
-    for index in measured:
+    bits, keys = np.zeros(units.size), np.zeros(units.size, dtype=np.uint64)
+    groups = set()
+    for column, values in columns(array, units):
+        if column.role == "binary":
+            continue
+        keys = (keys ^ pl.Series(values).hash().to_numpy()) * _PRIME
         # Columns of one group (the statistics of a test) repeat each other: one of them counts.
-        if array.columns[index].group not in groups:
-            groups.add(array.columns[index].group)
-            bits += _information(np.asarray(array.values[units, index]))
-    sure = bits >= 2 * np.log2(units.size) + SURE_BITS
-    hashed = keys.hash_rows().to_numpy()[sure]
-    return _chained(hashed, units[sure])
+        if column.group not in groups:
+            groups.add(column.group)
+            bits += _information(values)
+    sure = bits >= 2 * np.log2(max(1, units.size)) + SURE_BITS
+    return _chained(keys[sure], units[sure])
 
 
-def _information(values: npt.NDArray[np.generic]) -> Floats:
+def _information(values: Floats) -> Floats:
     """(N,) bits by which each value tells its unit from others; 0 for a missing one."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     bits: Floats = -np.log2(counts[place] / values.size)
-    return np.where(np.isnan(values.astype(np.float64)), 0.0, bits)
+    return np.where(np.isnan(values), 0.0, bits)
 
 
 def _chained(keys: npt.NDArray[np.generic], units: Rows) -> Pairs:

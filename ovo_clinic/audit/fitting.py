@@ -51,6 +51,7 @@ def _stored(folders: Sequence[Path]) -> list[tuple[str, Scaling, int]]:
         (name, json.dumps(asdict(scaling)))
         for folder in folders
         for name, scaling in preprocessing.load(folder / "preprocessing.json").items()
+        if scaling.columns  # of token ids there is none
     )
     return [(name, Scaling(**json.loads(text)), runs) for (name, text), runs in counts.items()]
 

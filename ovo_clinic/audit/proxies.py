@@ -9,7 +9,7 @@ import polars as pl
 
 from ovo_clinic import flat_inspection, flat_parts
 from ovo_clinic.audit.finding import Finding, Remarks, listed
-from ovo_clinic.audit.subject import Floats, Subject
+from ovo_clinic.audit.subject import Floats, Subject, columns
 
 LEAST = 20
 """Measured units below which a feature shows nothing."""
@@ -35,9 +35,8 @@ def identifier_or_calendar_proxies(subject: Subject) -> Remarks:
     for name, array in subject.unit_features():
         places = rows[array.present[rows]]
         found: dict[str, list[str]] = defaultdict(list)
-        for index, column in enumerate(array.columns):
+        for column, values in columns(array, places):
             if column.role != "binary" and column.group != "hours":
-                values = np.asarray(array.values[places, index], dtype=np.float64)
                 measured = ~np.isnan(values)
                 if reason := _reason(column.group, values[measured], orders, places[measured]):
                     found[reason].append(column.group)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ovo_clinic import resources, runs
-from ovo_clinic.arrays import ModalityArray
+from ovo_clinic.arrays import Column, ModalityArray
 from ovo_clinic.prepared import Prepared
 from ovo_clinic.spec import DatasetSpec, TaskSpec
 from ovo_clinic.splitting import SPLITS
@@ -19,6 +19,8 @@ from ovo_clinic.tabular import summarised
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
+
+_BLOCK = 64
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,13 @@ class Subject:
         apart = (self.split[first] != self.split[second]) & self.in_parts[first] & self.in_parts[second]
         concerned = np.concatenate([first[apart], second[apart]])
         return int(np.unique(concerned[self.split[concerned] != "train"]).size)
+
+
+def columns(array: ModalityArray, rows: Rows) -> Iterator[tuple[Column, Floats]]:
+    """Each column with its values (n,) of some rows, read from disk a block of columns at a time."""
+    for start in range(0, len(array.columns), _BLOCK):
+        block = np.asarray(array.values[rows, start : start + _BLOCK], dtype=np.float64)
+        yield from zip(array.columns[start : start + _BLOCK], block.T, strict=True)
 
 
 def trained_on(prepared: Prepared) -> tuple[Path, ...]:

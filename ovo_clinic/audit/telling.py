@@ -11,7 +11,7 @@ import scipy.stats
 
 from ovo_clinic import disclosure, flat_inspection, flat_parts
 from ovo_clinic.audit.finding import Finding, Remarks, listed
-from ovo_clinic.audit.subject import Floats, Rows, Subject
+from ovo_clinic.audit.subject import Floats, Rows, Subject, columns
 
 TELLING = 0.98
 """AUROC above which a single feature is no measurement any more, but a copy of the label."""
@@ -137,14 +137,13 @@ def _tested(subject: Subject, outcomes: Outcomes) -> Iterator[_Tested]:
     for name, array in subject.unit_features():
         rows = outcomes.rows[array.present[outcomes.rows]]
         place = np.flatnonzero(array.present[outcomes.rows])
-        absent: dict[str, int] = {}
-        for index, column in enumerate(array.columns):
-            values = np.full(outcomes.rows.size, np.nan)
-            values[place] = array.values[rows, index]
+        seen = set()
+        for column, measured in columns(array, rows):
+            values, there = np.full((2, outcomes.rows.size), np.nan)
+            values[place], there[place] = measured, ~np.isnan(measured)
             yield name, column.group, column.name, *outcomes.auroc(values)
-            if column.role == "numeric" and absent.setdefault(column.group, index) == index:
-                there = np.full(outcomes.rows.size, np.nan)
-                there[place] = ~np.isnan(values[place])
+            if column.role == "numeric" and column.group not in seen:
+                seen.add(column.group)
                 yield name, column.group, f"presence of {column.group}", *outcomes.auroc(there)
     for name in subject.of_kind("text"):
         yield from _words(subject, name, outcomes)
@@ -223,11 +222,11 @@ def declared_leaks(subject: Subject) -> Remarks:
         by_reason: dict[str, list[str]] = defaultdict(list)
         for column in sorted(groups & set(subject.task.kept_on_purpose)):
             by_reason[subject.task.kept_on_purpose[column]].append(column)
-        for reason, columns in by_reason.items():
+        for reason, kept in by_reason.items():
             yield Finding(
-                what=f"{len(columns)} feature column(s) are kept on purpose: {listed(columns)}",
+                what=f"{len(kept)} feature column(s) are kept on purpose: {listed(kept)}",
                 where=name,
-                count=len(columns),
+                count=len(kept),
                 why="they tell the outcome",
                 mend="leave them out for any claim about what the other features can do",
                 declared=reason,
