@@ -33,13 +33,29 @@ def learn_tokenizer(texts: pl.Series, vocabulary: int, max_tokens: int, folder: 
     learner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     learner.normalizer = normalizers.BertNormalizer(lowercase=True)
     learner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    first, later = _letters(learner, texts)
     trainer = trainers.WordPieceTrainer(
-        vocab_size=vocabulary, min_frequency=_LEAST_COUNT, special_tokens=list(_SPECIAL), show_progress=False
+        vocab_size=vocabulary,
+        min_frequency=_LEAST_COUNT,
+        # Letters inside words would get their places in the order of a hash table, which decides between equal counts.
+        special_tokens=[*_SPECIAL, *first, *(f"##{letter}" for letter in later)],
+        show_progress=False,
     )
     learner.train_from_iterator(texts, trainer)
     places = learner.get_vocab()
     vocabulary_by_place = {token: places[token] for token in sorted(places, key=lambda token: places[token])}
     BertTokenizer(vocab=vocabulary_by_place, model_max_length=max_tokens).save_pretrained(folder)
+
+
+def _letters(learner: Any, texts: pl.Series) -> tuple[list[str], list[str]]:
+    """The characters that words begin with, and those further inside, sorted."""
+    first: set[str] = set()
+    later: set[str] = set()
+    for text in texts:
+        words = learner.pre_tokenizer.pre_tokenize_str(learner.normalizer.normalize_str(text))
+        first.update(word[0] for word, _ in words)
+        later.update(*(word[1:] for word, _ in words))
+    return sorted(first), sorted(later)
 
 
 def pieces(texts: pl.Series, tokenizer: Any, max_tokens: int) -> Tensor:
