@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -47,14 +47,11 @@ def prepare_new(
     raw_folder = raw.RawFolder(folders, request.spec.tables).working_in(folder / "work").for_prediction()
     result = run_pipeline(request, raw_folder)
     cohort = checks.checked_cohort(result, request, labelled=False)
-    lacking = [name for name in trained if name not in result.modalities]
-    assert not lacking, f"the pipeline no longer gives the modalities {lacking}"
     modalities: dict[str, Any] = {}
     found: list[str] = []
     for name, profile in trained.items():
-        modalities[name], different = _write(
-            name, result.modalities[name], profile, cohort["unit_id"], folder, raw_folder
-        )
+        table = result.modalities.get(name) or _nothing(profile, cohort["unit_id"])  # a download that is not there
+        modalities[name], different = _write(name, table, profile, cohort["unit_id"], folder, raw_folder)
         found += different
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
@@ -73,19 +70,39 @@ def prepare_new(
     return Prepared.open(folder)
 
 
+def _nothing(profile: Profile, units: pl.Series) -> ModalityTable | None:
+    """The table of a modality that no unit has; None where it is made of numbers."""
+    rows = pl.DataFrame(schema={"unit_id": units.dtype, "path": pl.String, "text": pl.String})
+    if profile.kind == "image":
+        return ImageTable(rows.drop("text"), profile.size, profile.recipe)
+    return TextTable(rows.drop("path")) if profile.kind == "text" else None
+
+
+def _absent(profile: Profile, units: int) -> ModalityArray:
+    """The array of a modality of numbers that no unit has."""
+    sequence = profile.kind == "sequence"
+    values = np.full((0 if sequence else units, len(profile.columns)), np.nan, dtype=np.float32)
+    offsets = np.zeros(units + 1, dtype=np.int64) if sequence else None
+    kind: Literal["vector", "sequence"] = "sequence" if sequence else "vector"
+    return ModalityArray(profile.columns, values, np.zeros(units, dtype=np.bool_), offsets, kind=kind)
+
+
 def _write(
-    name: str, table: ModalityTable, profile: Profile, units: pl.Series, folder: Path, raw_folder: raw.RawFolder
+    name: str, table: ModalityTable | None, profile: Profile, units: pl.Series, folder: Path, raw_folder: raw.RawFolder
 ) -> tuple[dict[str, Any], list[str]]:
     """Writes a modality; its entry of the manifest, and how it is unlike what training saw."""
     if isinstance(table, TextTable | ImageTable):
         written = modality_files.write(name, table, units, np.zeros(units.len(), np.bool_), folder, raw_folder)
         return {**written.entry, "present": {PART: int(written.present.sum())}}, []
-    # Every value may become a column here: those of the training are picked out below.
-    everything = np.ones(units.len(), dtype=np.bool_)
-    array = aligned(name, arrays.build(_with_vocabulary(table, profile), units, everything), profile.columns)
+    if table is None:
+        array = _absent(profile, units.len())
+    else:
+        # Every value may become a column here: those of the training are picked out below.
+        everything = np.ones(units.len(), dtype=np.bool_)
+        array = aligned(name, arrays.build(_with_vocabulary(table, profile), units, everything), profile.columns)
     array.write(folder, name)
     entry = {**array.describe(), "present": {PART: int(array.present.sum())}}
-    return entry, drift.differences(name, profile, array)
+    return entry, drift.differences(name, profile, array) if array.present.any() else []
 
 
 def _with_vocabulary(table: TabularTable, profile: Profile) -> TabularTable:

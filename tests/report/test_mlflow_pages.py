@@ -48,7 +48,8 @@ def test_the_comparison_of_heads(browser: webdriver.Chrome, binary: Reported, pa
     assert f"{row['auroc_mean']:.3f}"[:5] in body.text
     screenshot(browser, tmp_path / "mlflow-comparison.png", 1280)
     severe = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
-    assert severe == []
+    # MLflow asks a server without accounts who is looking, and is told that there is no such thing.
+    assert [message for message in severe if "/mlflow/users/current" not in message] == []
     requests = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     urls = {r["params"]["request"]["url"] for r in requests if r["method"] == "Network.requestWillBeSent"}
     assert len(urls) > 5
