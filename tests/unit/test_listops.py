@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
+from mlflow import MlflowClient
 
 from ovo_clinic import experiment, spec
 from ovo_clinic.errors import UserError
 from ovo_clinic.prepare import prepare
 from ovo_clinic.raw import RawFolder
 from ovo_clinic.tables import StepsTable, Tables
+from ovo_clinic.verbs import compare
 
 WORDS = {"minimum": "[MIN", "maximum": "[MAX", "median": "[MED", "sum_modulo": "[SM", "end": "]"}
 WORDS |= {f"digit_{digit}": str(digit) for digit in range(10)}
@@ -132,3 +135,24 @@ def test_lengths_that_hardly_occur_are_refused_in_one_line() -> None:
     with pytest.raises(UserError, match="none is a new one of 64 to 200 tokens; set data.min_length") as caught:
         drawn(max_depth=2, max_arguments=3)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_the_study_of_preconditioned_nystrom_attention(home: Path) -> None:
+    """The shipped study, small: every layer's condition numbers in every epoch, and time to the plain model's score."""
+    settings = ["data.samples=120", "data.max_length=40", "training.epochs=2"]
+    study = compare("listops_preconditioned", settings, seeds=2, workers=1)
+    rows = study.table.rows.set_index("model")
+    assert list(rows.index) == ["softmax", "nystrom", "nystrom preconditioned"]
+    assert rows["accuracy_mean"].between(0, 1).all() and (rows["seeds"] == 2).all()
+    assert rows.loc["nystrom", "parameters"] == rows.loc["nystrom preconditioned", "parameters"]
+    layers = pd.read_csv(study.comparison.folder / "condition_layers.csv")
+    assert set(layers["model"]) == set(rows.index) and set(layers["epoch"]) == {0, 1} and layers["layer"].nunique() == 2
+    convergence = pd.read_csv(study.comparison.folder / "convergence.csv")
+    assert len(convergence) > 0
+    client = MlflowClient(study.tracking_uri)
+    (experiment,) = (one for one in client.search_experiments() if one.name == "listops")
+    runs = client.search_runs([experiment.experiment_id])
+    seeds = [run for run in runs if run.data.tags["kind"] == "seed"]
+    assert len(seeds) == 6 and all("best_test_accuracy" in run.data.metrics for run in seeds)
+    assert sum(run.data.tags["kind"] == "study" for run in runs) == 1
