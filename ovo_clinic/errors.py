@@ -40,8 +40,8 @@ def of_the_machine(error: BaseException) -> str | None:
     found: BaseException | None = error
     while found is not None:
         text = " ".join(str(found).split())
-        if isinstance(found, MemoryError):
-            return f"not enough memory ({text or 'nothing left'}); use smaller settings or a larger machine"
+        if isinstance(found, MemoryError) or re.search("can't allocate memory|out of memory", text):  # torch
+            return f"not enough memory ({text[:200] or 'nothing left'}); use smaller settings or a larger machine"
         if re.search(r"database or disk is full|^\d+ requested and \d+ written$", text):  # sqlite, numpy
             return f"{os.strerror(errno.ENOSPC)}; {_FULL}"
         quoted = re.search(r"\(os error (\d+)\)", text)

@@ -34,12 +34,15 @@ def read(folder: Path) -> Comparison:
     """The comparison of a study's folder.
 
     Raises:
-        UserError: no study lies there, or its data or runs were removed.
+        UserError: no study lies there, it is damaged, or its data or runs were removed.
     """
     path = folder / _RECORD
     if not path.is_file():
         raise UserError(f"{folder} holds no {_RECORD}: name a study's folder, or run `ovo-clinic compare` again")
-    record = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:  # no JSON, or no text at all
+        raise UserError(f"{path}: is damaged, or is none of a study; run `ovo-clinic compare` again") from None
     data = (folder / record["data"]).resolve()
     run_folders = {label: [(folder / run).resolve() for run in own] for label, own in record["runs"].items()}
     needed = [data / "manifest.json", *(run / "predictions.parquet" for own in run_folders.values() for run in own)]

@@ -71,7 +71,9 @@ def flops(
     try:
         numbers = [int(number) for number in modalities.split(",")]
     except ValueError:
-        raise UserError(f"--modalities: '{modalities}' should be whole numbers such as 2,5,10") from None
+        numbers = []
+    if min(numbers, default=0) < 1:
+        raise UserError(f"--modalities: '{modalities}' should be whole numbers such as 2,5,10")
     given = words(overrides, raw)
     costs = counting.flops(
         task, given.overrides, raw=given.raw, fusion=names(fusion), attention=names(attention), modalities=numbers
