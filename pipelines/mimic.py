@@ -178,7 +178,7 @@ def mortality_tables(
     rules = mimic_cohort.mortality_rules(prediction_hours, raw.unlabelled)
     positive = col("hospital_expire_flag") == 1
     cohort, attrition = events.select(mimic_cohort.read_stays(raw), rules, mimic_cohort.PERSON, positive)
-    form = mimic_series.Clean(mimic_channels.Channels.of(spec, medfuse=False), layout)
+    form = mimic_series.Clean(mimic_channels.Channels.of(spec, medfuse=False), layout, end_open=True)
     last = pl.lit(math.ceil(prediction_hours * 3600) - 1)  # the last whole second before the prediction
     series = mimic_series.series(raw, _windows(raw, cohort, last, pl.lit(prediction_hours)), form, timestep_hours)
     stays = _span(cohort, col("intime") + pl.duration(seconds=last + 1))

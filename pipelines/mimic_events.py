@@ -57,7 +57,9 @@ def seconds_since(time: pl.Expr, start: pl.Expr) -> pl.Expr:
     return (read - start).dt.total_seconds().cast(pl.Int32, strict=False)
 
 
-def stage_clean(raw: RawFolder, table: str, windows: pl.DataFrame, channels: "mimic_channels.Channels") -> Stage:
+def stage_clean(
+    raw: RawFolder, table: str, windows: pl.DataFrame, channels: "mimic_channels.Channels", *, end_open: bool
+) -> Stage:
     """The rows of a table that may matter to the corrected form, by part of the cohort.
 
     Args:
@@ -65,21 +67,27 @@ def stage_clean(raw: RawFolder, table: str, windows: pl.DataFrame, channels: "mi
         table: `chartevents` or `labevents`.
         windows: unit, part, subject_id, stay_id, start (Datetime) and last (seconds, included) of each stay.
         channels: with the items to read.
+        end_open: a prediction is made right after `last`: rows charted before it but stored later do not count, and
+            `known` tells the seconds at which a row was charted and stored.
     """
     key = "stay_id" if table == "chartevents" else "subject_id"
     owners = windows.select("unit", PART, key, "start", "last").lazy()
     texts, carried = channels.items_of(*channels.scored), channels.items_of(*CARRIED)
+    charted = seconds_since(col("charttime"), col("start"))
+    # Without a time of storing a row was known when it was charted.
+    stored = {"known": pl.max_horizontal(charted, seconds_since(col("storetime"), col("start")))} if end_open else {}
 
     def query(scan: pl.LazyFrame) -> pl.LazyFrame:
         return scan.join(owners, on=key, how="inner").select(
             "unit",
             PART,
             col("itemid").cast(pl.Int32),
-            seconds_since(col("charttime"), col("start")).alias("seconds"),
+            charted.alias("seconds"),
             pl.when(col("itemid").is_in(texts)).then(col("value")).alias("text"),
             pl.when(~col("itemid").is_in(texts)).then(col("valuenum")).alias("number"),
             first=pl.when(col("itemid").is_in(carried)).then(-DAY).otherwise(0),
             last="last",
+            **stored,
         )
 
     drops = {
@@ -88,8 +96,11 @@ def stage_clean(raw: RawFolder, table: str, windows: pl.DataFrame, channels: "mi
         "after the window": col("seconds") > col("last"),
         "without a value": col("text").is_null() & col("number").is_null(),
     }
+    if end_open:
+        drops["charted, but not stored before the prediction"] = col("known") > col("last")
     wanted = col("itemid").is_in(channels.itemids(table))
-    return stage(raw, table, wanted, query, drops, f"{table}-{windows[PART].n_unique()}", COLUMNS)
+    name = f"{table}-{windows[PART].n_unique()}"
+    return stage(raw, table, wanted, query, drops, name, (*COLUMNS, *stored))
 
 
 def clean(

@@ -84,7 +84,13 @@ class Form(Protocol):
     Attributes:
         channels: with the items that are read.
         normal: by channel, what stands before the first observation.
+        known: column of staged rows with the seconds at which each became known.
     """
+
+    @property
+    def known(self) -> str:
+        """See above."""
+        ...
 
     @property
     def channels(self) -> "mimic_channels.Channels":
@@ -116,6 +122,12 @@ class Clean:
     channels: "mimic_channels.Channels"
     layout: Layout = "compact"
     intubated_is_missing: bool = False
+    end_open: bool = False
+
+    @property
+    def known(self) -> str:
+        """See `Form`."""
+        return "known" if self.end_open else "seconds"
 
     @property
     def normal(self) -> list[float]:
@@ -124,7 +136,7 @@ class Clean:
 
     def stage(self, raw: RawFolder, table: str, windows: pl.DataFrame) -> Stage:
         """See `Form`."""
-        return mimic_events.stage_clean(raw, table, windows, self.channels)
+        return mimic_events.stage_clean(raw, table, windows, self.channels, end_open=self.end_open)
 
     def read(self, rows: pl.DataFrame) -> tuple["mimic_events.Events", npt.NDArray[np.int64], Counter[str]]:
         """See `Form`."""
@@ -146,6 +158,7 @@ class Replica:
     """MedFuse's form, in which every spelling of a score is a category of its own; see `mimic_replica`."""
 
     channels: "mimic_channels.Channels"
+    known: str = "seconds"
 
     @property
     def normal(self) -> list[float]:
@@ -233,7 +246,7 @@ def series(raw: RawFolder, windows: pl.DataFrame, form: Form, step_hours: float)
         if found:
             staged = pl.concat(found)
             events, units, more = form.read(staged)
-            last.append(staged.group_by("unit").agg(hours=col("seconds").max() / 3600))
+            last.append(staged.group_by("unit").agg(hours=col(form.known).max() / 3600))
             hours = windows["hours"].gather(units).to_numpy()
             frames.append(
                 form.frame(steps(events.at(np.isin(events.unit, units)), units, hours, step_hours, form.normal))
@@ -246,7 +259,6 @@ def series(raw: RawFolder, windows: pl.DataFrame, form: Form, step_hours: float)
         )
     frame = pl.concat(frames)
     named = windows["stay_id"].gather(frame["unit"]).alias("unit_id")
-    # By the time of charting: when a result was stored is not read.
     latest = pl.concat(last).join(frame.select("unit").unique(), on="unit", how="semi")
     latest = latest.select(windows["stay_id"].gather(latest["unit"]).alias("unit_id"), "hours")
     return Series(StepsTable(frame.select(named, pl.exclude("unit")), latest=latest), counts)

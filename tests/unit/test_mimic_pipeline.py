@@ -220,6 +220,30 @@ def test_mortality_sees_nothing_from_the_prediction_on(tmp_path: Path) -> None:
     assert S not in units(of(tmp_path / "b", dead, "mortality_tables"))
 
 
+def test_mortality_takes_no_result_that_was_stored_after_the_prediction(tmp_path: Path) -> None:
+    rows = tables(
+        chartevents=[
+            chart(P, H, S, "2150-03-03 09:10:00", 220277, 91, storetime="2150-03-03 09:59:59"),
+            chart(P, H, S, "2150-03-03 09:20:00", 220277, 92, storetime="2150-03-03 10:00:00"),
+        ],
+        labevents=[
+            lab(P, H, "2150-03-03 08:10:00", 50931, 101, storetime="2150-03-03 08:50:00"),
+            lab(P, H, "2150-03-03 09:10:00", 50931, 102, storetime="2150-03-03 10:30:00"),
+            lab(P, H, "2150-03-03 07:10:00", 50931, 103, storetime=""),
+        ],
+    )
+    found = of(tmp_path / "a", rows, "mortality_tables")
+    last = series(found).iloc[-1]
+    assert (last["Oxygen saturation"], last["Glucose"]) == (91, 101)
+    for table in ("chartevents", "labevents"):
+        assert found.notes[f"{table} rows charted, but not stored before the prediction"] == 1
+    latest = found.modalities["time_series"].latest
+    assert latest.filter(pl.col("unit_id") == S)["hours"].item() == pytest.approx(48 - 1 / 3600)
+    whole = of(tmp_path / "b", rows, "tables")
+    assert "chartevents rows charted, but not stored before the prediction" not in whole.notes
+    assert {92, 102} <= set(series(whole)[["Oxygen saturation", "Glucose"]].to_numpy().ravel())
+
+
 def test_paper_needs_every_download(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="give cxr=DIR too"):
         of(tmp_path, tables(), "paper_tables")
