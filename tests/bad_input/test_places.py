@@ -128,7 +128,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         return folder
 
     yield mount
-    subprocess.run(["umount", str(folder)], capture_output=True)
+    subprocess.run(["umount", "--lazy", str(folder)], capture_output=True)  # a store may still be open
 
 
 @pytest.mark.parametrize("size", ["4k", "16k", "64k", "200k"])
