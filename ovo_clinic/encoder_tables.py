@@ -2,15 +2,18 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
-from ovo_clinic import figures, heat_maps, preconditioning, study, token_costs
+from ovo_clinic import figures, heat_maps, preconditioning, report, study, token_costs
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepare import Prepared
 from ovo_clinic.study import Comparison
 
-FILES = ("token_costs", "convergence", "condition_layers", "overhead", "heat_maps")
+FILES = ("encoder_summary", "token_costs", "convergence", "condition_layers", "overhead", "heat_maps")
 """Tables that stand as csv in a study's folder where there is anything in them."""
 
 
@@ -29,7 +32,8 @@ def check(experiment: Experiment, prepared: Prepared) -> None:
 def tables(comparison: Comparison) -> dict[str, pd.DataFrame]:
     """Those of FILES that are not empty, written as csv into the study's folder.
 
-    `token_costs` of `token_costs.table`, where `compare.sizes` asks for it; `convergence` and `overhead` of pairs of a
+    `encoder_summary` of `summary` and `token_costs` of `token_costs.table`, where `compare.sizes` asks for them;
+    `convergence` and `overhead` of pairs of a
     plain and a preconditioned model, and `condition_layers`, see `preconditioning`; `heat_maps` of `heat_maps.table`,
     where `compare.heat_maps` asks for it.
     """
@@ -40,6 +44,7 @@ def tables(comparison: Comparison) -> dict[str, pd.DataFrame]:
     settings = comparison.arms[-1].experiment.compare
     if settings.encoders and settings.sizes:
         found["token_costs"] = token_costs.table(comparison, settings.sizes)
+        found["encoder_summary"] = summary(comparison, found["token_costs"])
         found["overhead"] = preconditioning.overhead(comparison, found["token_costs"])
     if settings.heat_maps:
         found["heat_maps"] = heat_maps.table(comparison)
@@ -47,6 +52,45 @@ def tables(comparison: Comparison) -> dict[str, pd.DataFrame]:
     for name, frame in found.items():
         frame.to_csv(comparison.folder / f"{name}.csv", index=False)
     return found
+
+
+def summary(comparison: Comparison, costs: pd.DataFrame) -> pd.DataFrame:
+    """How well each encoder does on the test units, beside what it costs at the size it was trained at.
+
+    Args:
+        comparison: of encoders.
+        costs: of `token_costs.table`; where the trained size is not among its sizes, the nearest one stands for it.
+
+    Returns:
+        One row per encoder: model; accuracy (binary and multiclass tasks; the class of the highest probability) and the
+        task's first metric, each as _mean and _sd over seeds; then the row of `costs`.
+    """
+    metric = report.HEADLINE[comparison.prepared.manifest["kind"]][0]
+    (name,) = comparison.arms[-1].experiment.compare.encoders
+    side = comparison.prepared.manifest["modalities"][name].get("size")
+    sizes = sorted(set(costs["size"]))
+    size = sizes[-1] if side is None else min(sizes, key=lambda other: abs(other - side))
+    rows: list[dict[str, Any]] = []
+    for label in comparison.heads:
+        scores = {"accuracy": _accuracy(comparison, label), metric: report.scores(comparison, label, metric)}
+        rows.append({"model": label})
+        for measure, values in scores.items():
+            if values is not None:
+                sd = values.std(ddof=1) if values.size > 1 else np.nan
+                rows[-1] |= {f"{measure}_mean": values.mean(), f"{measure}_sd": sd}
+    return pd.DataFrame(rows).merge(costs[costs["size"] == size], on="model")
+
+
+def _accuracy(comparison: Comparison, label: str) -> NDArray[np.float64] | None:
+    """(S,) share of labelled test units whose most probable class is theirs, by seed; None for multilabel tasks."""
+    if comparison.prepared.manifest["kind"] == "multilabel":
+        return None
+    probabilities, rows = report.predictions(comparison, label)
+    target = np.asarray(comparison.prepared.target[rows], dtype=np.float64)
+    known = ~np.isnan(target)
+    predicted = probabilities >= 0.5 if probabilities.ndim == 2 else probabilities.argmax(axis=2)
+    shares: NDArray[np.float64] = (predicted[:, known] == target[known]).mean(axis=1)
+    return shares
 
 
 def draw(comparison: Comparison, found: Mapping[str, pd.DataFrame]) -> dict[str, Path]:
@@ -63,6 +107,7 @@ def draw(comparison: Comparison, found: Mapping[str, pd.DataFrame]) -> dict[str,
 
 
 CAPTIONS: Mapping[str, str] = {
+    "encoder_summary": "Encoders on the test units (percent, mean ± sd over seeds), and what they cost at that size",
     "macs": "MACs a unit, against the number of tokens",
     "units_per_second": "Units a second, forward pass, against the number of tokens",
     "train_units_per_second": "Units a second, training step, against the number of tokens",
@@ -76,6 +121,8 @@ CAPTIONS: Mapping[str, str] = {
 def printable(found: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """The tables as text, by their name in CAPTIONS."""
     shown = {}
+    if "encoder_summary" in found:
+        shown["encoder_summary"] = _summary(found["encoder_summary"])
     if "token_costs" in found:
         costs = found["token_costs"]
         for column in (name for name in CAPTIONS if name in costs):
@@ -90,6 +137,25 @@ def printable(found: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     if "overhead" in found:
         shown["overhead"] = found["overhead"].round(2)
     return {name: frame.astype(str) for name, frame in shown.items()}
+
+
+def _summary(frame: pd.DataFrame) -> pd.DataFrame:
+    lines = {"model": frame["model"]}
+    for column in (name for name in frame if str(name).endswith("_mean")):
+        measure = str(column).removesuffix("_mean")
+        pairs = zip(100 * frame[column], 100 * frame[f"{measure}_sd"], strict=True)
+        lines[figures.words(measure)] = pd.Series(
+            f"{mean:.1f}" if pd.isna(sd) else f"{mean:.1f} ± {sd:.1f}" for mean, sd in pairs
+        )
+    lines["tokens"] = frame["tokens"].astype(str)
+    for title, column in (
+        ("MACs", "macs"),
+        ("parameters", "parameters"),
+        ("units/s", "units_per_second"),
+        ("units/s training", "train_units_per_second"),
+    ):
+        lines[title] = frame[column].map("{:,.0f}".format)
+    return pd.DataFrame(lines | {"peak MiB training": frame["train_peak_mib"].map("{:.1f}".format)})
 
 
 def _wide(frame: pd.DataFrame, index: list[str], columns: str, values: str) -> pd.DataFrame:

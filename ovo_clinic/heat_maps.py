@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ovo_clinic import disclosure, figures
 from ovo_clinic.attention.softmax import Softmax
 from ovo_clinic.encoders.vit import Vit
+from ovo_clinic.prepared import Prepared
 from ovo_clinic.study import Comparison
 from ovo_clinic.trained import Trained
 from ovo_clinic.types import Batch
@@ -47,7 +48,7 @@ def table(comparison: Comparison) -> pd.DataFrame:
     for label in comparison.heads:
         trained = Trained(comparison.run_folders[label][0], comparison.prepared)
         for name in image_modalities(trained):
-            rows = units_with(trained, name, UNITS)
+            rows = units_with(comparison.prepared, name, UNITS)
             if rows.size >= disclosure.SMALLEST:
                 for kind, maps in maps_of(trained, name, rows).items():
                     found += _lines({"model": label, "modality": name, "map": kind}, maps.mean(axis=0))
@@ -65,11 +66,10 @@ def image_modalities(trained: Trained) -> list[str]:
     return [modality.name for modality in trained.data.modalities if modality.kind == "image"]
 
 
-def units_with(trained: Trained, modality: str, most: int) -> Rows:
+def units_with(prepared: Prepared, modality: str, most: int) -> Rows:
     """Rows of the cohort: the first test units that have a modality."""
-    rows = trained.data.split_rows["test"]
-    present = trained.data.dataset[rows].masks[modality].any(dim=1).numpy()
-    return np.asarray(rows[present][:most])
+    rows = prepared.rows("test")
+    return np.asarray(rows[prepared.present(modality)[rows]][:most])
 
 
 def maps_of(trained: Trained, modality: str, rows: Rows) -> dict[str, Floats]:
@@ -171,22 +171,22 @@ def figure(maps: pd.DataFrame, title: str = "") -> "Figure":
     return drawn
 
 
-def write_units(trained: Trained, folder: Path, units: int) -> list[Path]:
+def write_units(prepared: Prepared, folder: Path, units: int) -> list[Path]:
     """Pictures of single test units with their maps, readable by their owner only: patient-level, never uploaded.
 
     Args:
-        trained: the model.
-        folder: of its run; the pictures come into `heat_maps` there.
+        prepared: the data.
+        folder: of the finished run whose model looks; the pictures come into `heat_maps` there.
         units: how many, the first ones that have an image.
 
     Returns:
         One PNG a unit and image, named by its row of the cohort.
     """
-    out = folder / FOLDER
-    out.mkdir(mode=0o700, exist_ok=True)
+    out, trained = folder / FOLDER, Trained(folder, prepared)
     written = []
     for name in image_modalities(trained):
-        rows = units_with(trained, name, units)
+        out.mkdir(mode=0o700, exist_ok=True)
+        rows = units_with(prepared, name, units)
         maps = maps_of(trained, name, rows)
         images = _images(trained, name, rows)[0][:, 0].numpy()
         for place, row in enumerate(rows):

@@ -58,6 +58,7 @@ def holdings() -> list[Holding]:
     found = [
         *_prepared(home),
         *(_holding("predictions of a run", path, path.with_name("lock")) for path in _files(home, _OF_RUNS)),
+        *(_holding("heat maps of single units", path) for path in sorted((home / _OF_RUNS).glob("*/heat_maps"))),
         *(_holding("predictions on new data", path) for path in sorted((home / "predictions").glob("*"))),
         *(_holding("left by a predict that was killed", path) for path in sorted(home.glob("predict-*"))),
         *(_holding("synthetic raw files", path) for path in sorted((home / "demo").glob("*"))),

@@ -6,7 +6,6 @@ from ovo_clinic import heat_maps as maps
 from ovo_clinic import studies
 from ovo_clinic.errors import UserError
 from ovo_clinic.registry import suggest
-from ovo_clinic.trained import Trained
 
 
 def heat_maps(study: str | None = None, *, model: str | None = None, units: int = 8) -> list[Path]:
@@ -28,7 +27,7 @@ def heat_maps(study: str | None = None, *, model: str | None = None, units: int 
     if label not in comparison.heads:
         raise UserError(f"--model: '{label}' is not in the study{suggest(label, comparison.heads)}")
     folder = comparison.run_folders[label][0]
-    written = maps.write_units(Trained(folder, comparison.prepared), folder, units)
+    written = maps.write_units(comparison.prepared, folder, units)
     if not written:
         raise UserError(f"{comparison.name}: '{label}' takes no images, so that there is nothing to picture")
     return written

@@ -19,7 +19,7 @@ from ovo_clinic.model import FusionModel
 from ovo_clinic.prepare import Prepared, prepare_task
 from ovo_clinic.types import Batch, Modality
 
-KEYS = {"condition_number", "condition_bound_log10", "rank_deficient_share"}
+KEYS = {"condition_number", "condition_bound_log10", "rank_deficient_share", "condition_number_layer_01"}
 
 
 def bound_written_out(matrix: np.ndarray) -> float:

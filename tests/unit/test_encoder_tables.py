@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 import torch
 from mlflow import MlflowClient
+from sklearn.metrics import accuracy_score, roc_auc_score
 
-from ovo_clinic import encoder_tables, heat_maps, preconditioning, studies, verbs
+from ovo_clinic import encoder_tables, heat_maps, preconditioning, scrub, studies, verbs
 from ovo_clinic.encoders.vit import Vit
 from ovo_clinic.errors import UserError
 from ovo_clinic.preconditioning import Pair
@@ -79,6 +80,18 @@ def test_costs_are_those_of_formulas(study: Study) -> None:
     assert (measured > 0).all(axis=None) and (costs["train_peak_mib"] > costs["peak_mib"]).all()
 
 
+def test_the_summary_is_of_the_test_units_at_the_trained_size(study: Study) -> None:
+    found, prepared = study.encoder_tables["encoder_summary"].set_index("model"), study.comparison.prepared
+    for model, row in found.iterrows():
+        (folder,) = study.comparison.run_folders[str(model)]
+        predictions = pd.read_parquet(folder / "predictions.parquet").query("split == 'test'")
+        score = predictions.filter(like="probability").iloc[:, 0]
+        target = prepared.target[predictions["row"]]
+        assert row["accuracy_mean"] == pytest.approx(accuracy_score(target, score >= 0.5))
+        assert row["auroc_mean"] == pytest.approx(roc_auc_score(target, score)) and np.isnan(row["auroc_sd"])
+        assert row["size"] == 16
+
+
 def test_condition_numbers_are_those_of_the_history(study: Study) -> None:
     layers = study.encoder_tables["condition_layers"]
     assert len(layers) == 2 * 2 * 2 and layers["layer"].tolist() == [1, 2] * 4
@@ -107,6 +120,7 @@ def test_pictures_of_units_are_for_their_owner_only(study: Study, monkeypatch: p
         all(path.stat().st_mode & 0o777 == 0o600 for path in written)
         and (folder / "heat_maps").stat().st_mode & 0o77 == 0
     )
+    assert folder / "heat_maps" in {item.path for item in scrub.holdings()}
     with pytest.raises(UserError, match="'plan' is not in the study; did you mean 'plain'"):
         verbs.heat_maps(study.comparison.name, model="plan")
 
