@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ovo_clinic import provenance, resources
+from ovo_clinic import derived, provenance, resources
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepare import Prepared
 from ovo_clinic.registry import ENCODERS
@@ -33,8 +33,21 @@ def run_folder(experiment: Experiment, prepared: Prepared) -> Path:
 
 def folder_of(config: Mapping[str, Any], prepared: Prepared) -> Path:
     """Folder of the run with these resolved settings, see `run_folder`."""
-    key = provenance.digest_of([provenance.digest_of(config), prepared.manifest["key"], provenance.code_digest()])
+    parts = [provenance.digest_of(config), prepared.manifest["key"], provenance.code_digest()]
+    key = provenance.digest_of([*parts, *_files_digests(config)])
     return resources.state("runs") / key[:32]
+
+
+def _files_digests(config: Mapping[str, Any]) -> list[str]:
+    """Of the files that encoders read, such as checkpoints: other files at the same place make another run."""
+    encoders = config.get("model", {}).get("encoders", {})
+    given = [
+        resources.expanded(choice[option], f"model.encoders.{name}.{option}")
+        for name, choice in sorted(encoders.items())
+        for option in getattr(ENCODERS.get(choice["name"]), "files", ())
+        if choice.get(option)
+    ]
+    return [derived.files_digest(path) for path in given if path.exists()]
 
 
 def described(config: Mapping[str, Any], prepared: Prepared) -> Result:

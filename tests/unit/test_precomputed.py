@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from ovo_clinic import experiment as experiments
-from ovo_clinic import training
+from ovo_clinic import runs, training
 from ovo_clinic.data import DataModule, model_inputs
 from ovo_clinic.encoders.precomputed import embeddings
 from ovo_clinic.errors import UserError
@@ -108,6 +108,17 @@ def test_a_file_that_does_not_serve_gives_one_line(tmp_path: Path, home: Path, f
     with pytest.raises(UserError, match=message) as caught:
         model_inputs(prepare_task(experiment, None), ["note"], experiment.model)
     assert "\n" not in str(caught.value) and str(tmp_path / name) in str(caught.value)
+
+
+def test_other_embeddings_at_the_same_place_make_another_run(tmp_path: Path, home: Path) -> None:
+    experiment = load(notes_config(tmp_path / "private"), tmp_path / "e.npz")
+    prepared = prepare_task(experiment, None)
+    units = prepared.cohort["unit_id"].to_numpy()
+    folders = []
+    for seed in (1, 2, 1):
+        npz(tmp_path / "e.npz", units, np.random.default_rng(seed).normal(size=(90, 5)))
+        folders.append(runs.run_folder(experiment, prepared))
+    assert folders[0] == folders[2] != folders[1]
 
 
 def test_embeddings_take_the_place_of_the_notes_in_training(tmp_path: Path, home: Path) -> None:

@@ -287,7 +287,9 @@ def test_other_kinds_of_task_are_compared(environment: pytest.MonkeyPatch, tmp_p
     assert found.comparison.results["ovo"][1]["metrics"]["test"][metric] == pytest.approx(expected, abs=1e-6)
     if kind == "multiclass":
         row = found.table.rows.set_index("model").loc["ovo"]
-        assert all(row[f"{name}_low"] <= row[f"{name}_mean"] <= row[f"{name}_high"] for name in ("mauc", "bca", "accuracy"))
+        assert all(
+            row[f"{name}_low"] <= row[f"{name}_mean"] <= row[f"{name}_high"] for name in ("mauc", "bca", "accuracy")
+        )
         assert row["mauc_low"] < row["mauc_high"]
         assert {"difference_low", "difference_high"} <= set(found.table.p_values)
     latex = (found.comparison.folder / "table.tex").read_text()
