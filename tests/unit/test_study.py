@@ -10,12 +10,11 @@ from typing import Any
 
 import polars as pl
 import pytest
-from mlflow import MlflowClient
 from pandas.testing import assert_frame_equal
 from torch import nn
 
 from ovo_clinic import experiment as experiments
-from ovo_clinic import report, study, training, verbs
+from ovo_clinic import report, study, training
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.fusion.concat import Concat
@@ -184,18 +183,6 @@ def test_encoders_are_compared_under_one_head(prepared: Prepared) -> None:
     assert own == {"mlp": {"layers": 3}, "mlp(layers=1)": {"layers": 1}, "narrow": {"layers": 3, "width": 24}}
     common = {"model.encoders.modality_01": {"name": "mlp", "layers": 2, "width": 8}}
     assert len({arm.experiment.with_settings(common).model_dump_json() for arm in found.values()}) == 1
-
-
-def test_a_study_of_encoders_has_tables_and_a_report(home: Path) -> None:
-    found = verbs.compare("simulation", [*SIMULATION, ENCODERS, "model.fusion=concat"], seeds=2, workers=1)
-    assert found.comparison.subject == "encoders of modality_01"
-    assert found.table.rows["model"].tolist() == ["mlp", "mlp(layers=1)", "narrow"]
-    assert found.table.rows["parameters"].nunique() == 3 and found.table.tested
-    page = found.report.read_text()
-    assert "Comparison of encoders of modality_01" in page and "encoders.modality_01.width=24" in page
-    store = MlflowClient(found.tracking_uri)
-    names = [run.info.run_name for run in store.search_runs([store.get_experiment_by_name("simulation").experiment_id])]
-    assert {"mlp", "mlp(layers=1)", "narrow"} <= set(names)
 
 
 def test_an_unsafe_head_is_compared_when_asked(prepared: Prepared) -> None:
