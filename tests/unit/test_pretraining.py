@@ -24,7 +24,7 @@ from ovo_clinic.encoders.wordpieces import Masking, learn_tokenizer, pieces
 from ovo_clinic.errors import UserError
 from ovo_clinic.prepare import prepare_task
 from ovo_clinic.types import Modality
-from ovo_clinic.verbs import pretrain_text
+from ovo_clinic.verbs import compare, pretrain_text
 from ovo_clinic.verbs.pretraining import Source
 from tests.small_notes import notes_config
 
@@ -279,3 +279,68 @@ def test_the_command(home: Path, folder: Path, tmp_path: Path) -> None:
         result = CliRunner().invoke(app, ["pretrain-text", "--out", str(tmp_path / "other"), *more])
         assert isinstance(result.exception, UserError) and message in str(result.exception)
     assert not (tmp_path / "other").exists()
+
+
+SUMMARIES = '''
+import polars as pl
+
+from ovo_clinic.tables import Step, Tables, TextTable
+
+
+def tables(raw, spec) -> Tables:
+    """Discharge summaries, and whether they tell of an operation."""
+    found = pl.read_csv("{file}").drop_nulls("transcription").unique("transcription", maintain_order=True)
+    found = found.select(unit_id="note_id", patient_id="note_id", text="transcription")
+    operated = found["text"].str.to_lowercase().str.contains("surg|operat").cast(pl.Int64)
+    cohort = found.select("unit_id", "patient_id").with_columns(operated=operated)
+    table = TextTable(found.select("unit_id", "text"))
+    return Tables(cohort, {{"note": table}}, [Step("summaries", found.height, found.height)])
+'''
+SUMMARIES_SPEC = """
+name: summaries
+title: Summaries
+pipeline: summaries.py
+raw: false
+modalities: {note: written}
+tasks: {summaries: {title: Operated, target: [operated], split: {train: 0.6, validation: 0.2, test: 0.2}}}
+"""
+SUMMARIES_CONFIG = """
+dataset: summaries.spec.yaml
+model: {fusion: concat, encoders: {note: text}}
+training: {epochs: 2, batch_size: 16}
+compare:
+  seeds: 2
+  encoders:
+    note:
+      - {label: plain, encoder: {name: text, checkpoint: CHECKPOINTS/plain, max_tokens: 64}}
+      - {label: preconditioned, encoder: {name: text, checkpoint: CHECKPOINTS/preconditioned, max_tokens: 64}}
+"""
+
+
+@pytest.mark.slow
+def test_plain_and_preconditioned_encoders_of_discharge_summaries(shared: Path, home: Path, tmp_path: Path) -> None:
+    """Pretrained on the training part of real summaries alone, then compared as encoders of all of them."""
+    file = shared / "data" / "notes" / "mtsamples_discharge_summary.csv"
+    (tmp_path / "summaries.py").write_text(SUMMARIES.format(file=file))
+    (tmp_path / "summaries.spec.yaml").write_text(SUMMARIES_SPEC)
+    config = tmp_path / "summaries.yaml"
+    config.write_text(SUMMARIES_CONFIG.replace("CHECKPOINTS", str(tmp_path)))
+    settings = {
+        "vocabulary": 1500,
+        "width": 64,
+        "max_tokens": 64,
+        "epochs": 8,
+        "batch_size": 16,
+        "learning_rate": 3e-3,
+    }
+    for name, attention in (("plain", "sdpa"), ("preconditioned", "preconditioned")):
+        record = pretrain_text(Source(str(config)), tmp_path / name, settings | {"attention": attention}).record
+        losses = [epoch["held_out_loss"] for epoch in record["history"]]
+        assert min(losses) < losses[0] < math.log(1500)  # of a guess among all words
+    study = compare(str(config), workers=1)
+    rows = study.table.rows.set_index("model")
+    assert list(rows.index) == ["plain", "preconditioned"]
+    assert rows.loc["plain", "parameters"] == rows.loc["preconditioned", "parameters"]
+    first, second = (study.comparison.results[name][0]["history"][0]["train_loss"] for name in rows.index)
+    assert first != second
+    assert rows["auroc_mean"].between(0, 1).all()
