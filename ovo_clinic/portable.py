@@ -80,12 +80,14 @@ def columns(profiles: Mapping[str, Profile]) -> dict[str, str]:
 
 
 def example(profiles: Mapping[str, Profile]) -> pd.DataFrame:
-    """Two made-up rows, drawn from the profile alone; in the second the first of several modalities is absent."""
+    """Two made-up rows, drawn from the profile alone; in the second one of several modalities is absent."""
     random = np.random.default_rng(0)
     cells: dict[str, list[Any]] = {}
-    for place, (name, profile) in enumerate(profiles.items()):
+    # Not an image: MLflow cannot read an example back whose bytes are absent.
+    absent = next((name for name, profile in profiles.items() if profile.kind != "image"), None)
+    for name, profile in profiles.items():
         drawn = _example(name, profile, random)
-        if place == 0 and len(profiles) > 1:
+        if name == absent and len(profiles) > 1:
             number = profile.kind == "vector"
             drawn = {column: [values[0], float("nan") if number else None] for column, values in drawn.items()}
         cells |= drawn
