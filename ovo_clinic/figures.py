@@ -285,7 +285,8 @@ def styles() -> Iterator[tuple[str, str]]:
     """Colour and dashes of each line in turn; a colour comes again with the next dashes."""
     index = 0
     while True:
-        yield COLOURS[index % len(COLOURS)], DASHES[(index + index // len(COLOURS)) % len(DASHES)]
+        rounds, colour = divmod(index, len(COLOURS))
+        yield COLOURS[colour], DASHES[(colour + rounds) % len(DASHES)]
         index += 1
 
 

@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 SQUARES = 8
 """Squares a side that are hidden in turn."""
-UNITS = 128
+UNITS = 64
 """Test units, the first ones with an image, over which maps are averaged."""
 FOLDER = "heat_maps"
 

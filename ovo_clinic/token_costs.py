@@ -26,7 +26,7 @@ _REPEATS = 3
 _PANELS = {
     "MACs a unit": "macs",
     "units a second, training step": "train_units_per_second",
-    "peak memory of a training step, MiB": "train_peak_mib",
+    "peak MiB, training step": "train_peak_mib",
 }
 
 

@@ -1,5 +1,6 @@
 """What a study of encoders tells beside the scores: costs, convergence, condition numbers by layer, heat maps."""
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import torch
 from mlflow import MlflowClient
 from sklearn.metrics import accuracy_score, roc_auc_score
 
-from ovo_clinic import encoder_tables, heat_maps, preconditioning, scrub, studies, verbs
+from ovo_clinic import encoder_tables, figures, heat_maps, preconditioning, scrub, studies, verbs
 from ovo_clinic.encoders.vit import Vit
 from ovo_clinic.errors import UserError
 from ovo_clinic.preconditioning import Pair
@@ -81,6 +82,11 @@ def test_costs_are_those_of_formulas(study: Study) -> None:
             assert (row["tokens"], row["macs"], row["parameters"]) == (patches, macs, weights)
     measured = costs[["units_per_second", "peak_mib", "train_units_per_second", "train_peak_mib"]]
     assert (measured > 0).all(axis=None) and (costs["train_peak_mib"] > costs["peak_mib"]).all()
+
+
+def test_no_two_of_nine_encoders_are_drawn_alike() -> None:
+    drawn = list(itertools.islice(figures.styles(), 28))
+    assert len(set(drawn)) == 28
 
 
 def test_the_summary_is_of_the_test_units_at_the_trained_size(study: Study) -> None:
