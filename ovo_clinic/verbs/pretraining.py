@@ -24,6 +24,9 @@ class Source:
         modality: which one, where the task has several of texts.
         folder: of .txt, .csv, .csv.gz and .parquet files.
         column: of the tables in that folder.
+
+    Raises:
+        UserError: neither or both are named.
     """
 
     task: str | None = None
@@ -33,14 +36,16 @@ class Source:
     folder: Path | None = None
     column: str = "text"
 
+    def __post_init__(self) -> None:
+        if (self.task is None) == (self.folder is None):
+            raise UserError("pretrain-text: give either a task or --texts FOLDER")
+
     def texts(self) -> corpus.Texts:
         """The texts.
 
         Raises:
-            UserError: neither or both are named, or no texts are found.
+            UserError: none are found.
         """
-        if (self.task is None) == (self.folder is None):
-            raise UserError("pretrain-text: give either a task or --texts FOLDER")
         if self.folder is not None:
             return corpus.of_folder(self.folder, self.column)
         assert self.task is not None

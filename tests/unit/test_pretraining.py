@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from mlflow import MlflowClient
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
@@ -222,27 +223,6 @@ def test_settings_that_do_not_fit_are_refused(
         pretrain(corpus.of_folder(folder), Pretraining(**SMALL | changed), tmp_path / "bert")
 
 
-def test_only_its_owner_reads_the_checkpoint_and_mlflow_gets_no_word(home: Path, folder: Path, tmp_path: Path) -> None:
-    from mlflow import MlflowClient
-
-    out = tmp_path / "bert"
-    found = pretrain_text(Source(folder=folder), out, SMALL | {"attention": "preconditioned", "epochs": 1})
-    assert stat.S_IMODE(out.stat().st_mode) == 0o700
-    assert {stat.S_IMODE(path.stat().st_mode) for path in out.iterdir()} == {0o600}
-    assert not (tmp_path / "bert.partial").exists()
-    client = MlflowClient(found.tracking_uri)
-    (experiment,) = (one for one in client.search_experiments() if one.name == "pretrain-text")
-    (run,) = client.search_runs([experiment.experiment_id])
-    assert run.data.params["settings.attention"] == "preconditioned" and run.info.status == "FINISHED"
-    assert run.data.params["texts.digest"] == corpus.of_folder(folder).digest()
-    assert run.data.metrics["best_held_out_loss"] == found.record["metrics"]["held_out_loss"]
-    told = json.dumps([run.data.params, run.data.tags, found.record])
-    assert not client.list_artifacts(run.info.run_id)
-    assert not any(word in told for word in ("heart", "kidney", "enlarged"))
-    pretrain_text(Source(folder=folder), out, SMALL | {"attention": "preconditioned", "epochs": 1})
-    assert len(client.search_runs([experiment.experiment_id])) == 1
-
-
 def test_the_text_encoder_takes_it_with_the_attention_it_was_trained_with(folder: Path, tmp_path: Path) -> None:
     texts, out = corpus.of_folder(folder), tmp_path / "bert"
     pretrain(texts, Pretraining(**SMALL | {"attention": "preconditioned", "epochs": 1}), out)
@@ -260,25 +240,47 @@ def test_the_text_encoder_takes_it_with_the_attention_it_was_trained_with(folder
     assert (own - encoded("sdpa")).abs().max() > 1e-3
 
 
-def test_the_command(home: Path, folder: Path, tmp_path: Path) -> None:
+def test_the_command_writes_for_its_owner_alone_and_mlflow_gets_no_word(
+    home: Path, folder: Path, tmp_path: Path
+) -> None:
     words = [f"pretraining.{name}={value}" for name, value in (SMALL | {"epochs": 1}).items()]
     out = tmp_path / "bert"
-    done = CliRunner().invoke(
-        app, ["pretrain-text", "--texts", str(folder), "--out", str(out), "--precondition", *words]
-    )
+    given = ["pretrain-text", "--texts", str(folder), "--out", str(out), "--precondition", *words]
+    done = CliRunner().invoke(app, given)
     assert done.exit_code == 0, done.output
     assert "144 texts" in done.output and f"checkpoint: {out}" in done.output and "perplexity" in done.output
-    assert json.loads((out / pretraining.RECORD).read_text())["settings"]["attention"] == "preconditioned"
-    refused = {
-        (): "give either a task or --texts FOLDER",
-        ("simulation", "--texts", str(folder)): "give either a task or --texts FOLDER",
-        ("--texts", str(folder), "training.epochs=3"): "training.epochs=3 is of a task, and none is named",
-        ("--texts", str(folder), "pretraining.epoch=3"): "pretraining.epoch: no such setting; did you mean 'epochs'?",
-    }
-    for more, message in refused.items():
-        result = CliRunner().invoke(app, ["pretrain-text", "--out", str(tmp_path / "other"), *more])
-        assert isinstance(result.exception, UserError) and message in str(result.exception)
-    assert not (tmp_path / "other").exists()
+    assert stat.S_IMODE(out.stat().st_mode) == 0o700 and not (tmp_path / "bert.partial").exists()
+    assert {stat.S_IMODE(path.stat().st_mode) for path in out.iterdir()} == {0o600}
+    record = json.loads((out / pretraining.RECORD).read_text())
+    assert record["settings"]["attention"] == "preconditioned"
+    client = MlflowClient(f"sqlite:///{home / 'mlflow.db'}")
+    assert CliRunner().invoke(app, given).exit_code == 0  # finds it made, and logs it in place of the first
+    (experiment,) = (one for one in client.search_experiments() if one.name == "pretrain-text")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.data.params["settings.attention"] == "preconditioned" and run.info.status == "FINISHED"
+    assert run.data.params["texts.digest"] == corpus.of_folder(folder).digest()
+    assert run.data.metrics["best_held_out_loss"] == record["metrics"]["held_out_loss"]
+    told = json.dumps([run.data.params, run.data.tags, record])
+    assert not client.list_artifacts(run.info.run_id)
+    assert not any(word in told for word in ("heart", "kidney", "enlarged"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "give either a task or --texts FOLDER"),
+        (("simulation", "--texts", "FOLDER"), "give either a task or --texts FOLDER"),
+        (("--texts", "FOLDER", "training.epochs=3"), "training.epochs=3 is of a task, and none is named"),
+        (("--texts", "FOLDER", "pretraining.epoch=3"), "pretraining.epoch: no such setting; did you mean 'epochs'?"),
+    ],
+)
+def test_the_command_refuses_what_does_not_fit(
+    words: tuple[str, ...], message: str, home: Path, folder: Path, tmp_path: Path
+) -> None:
+    given = [str(folder) if word == "FOLDER" else word for word in words]
+    result = CliRunner().invoke(app, ["pretrain-text", "--out", str(tmp_path / "bert"), *given])
+    assert isinstance(result.exception, UserError) and message in str(result.exception)
+    assert not (tmp_path / "bert").exists()
 
 
 SUMMARIES = '''
