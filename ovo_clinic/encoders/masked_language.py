@@ -50,7 +50,7 @@ class Pretraining(Options):
     held_out: float = Field(0.1, gt=0, lt=1)
     epochs: int = Field(40, ge=1)
     patience: int = Field(5, ge=1)
-    batch_size: int = Field(32, ge=1)
+    batch_size: int = Field(16, ge=1)
     learning_rate: float = Field(1e-3, gt=0)
     weight_decay: float = Field(0.01, ge=0)
     warmup: float = Field(0.1, ge=0, lt=1)

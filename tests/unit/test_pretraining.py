@@ -308,7 +308,7 @@ tasks: {summaries: {title: Operated, target: [operated], split: {train: 0.6, val
 """
 SUMMARIES_CONFIG = """
 dataset: summaries.spec.yaml
-model: {fusion: concat, encoders: {note: text}}
+model: {fusion: concat}
 training: {epochs: 2, batch_size: 16}
 compare:
   seeds: 2
@@ -329,9 +329,9 @@ def test_plain_and_preconditioned_encoders_of_discharge_summaries(shared: Path, 
     config.write_text(SUMMARIES_CONFIG.replace("CHECKPOINTS", str(tmp_path)))
     settings = {
         "vocabulary": 1500,
-        "width": 64,
+        "width": 32,
         "max_tokens": 64,
-        "epochs": 8,
+        "epochs": 5,
         "batch_size": 16,
         "learning_rate": 3e-3,
     }
