@@ -82,6 +82,7 @@ def _fit_or_resume(trainer: lightning.Trainer, module: FusionModule, data: DataM
 
     Raises:
         KeyboardInterrupt: Ctrl-C, for which Lightning would end the process with code 1 and go deaf to the next one.
+        UserError: a precision in which this CPU cannot compute one of the model's layers.
     """
     handler = signal.getsignal(signal.SIGINT)
     resume = last.is_file() and _is_whole(last) and _is_whole(last.with_name("best.ckpt"))
@@ -92,6 +93,13 @@ def _fit_or_resume(trainer: lightning.Trainer, module: FusionModule, data: DataM
             raise
         signal.signal(signal.SIGINT, handler)
         raise KeyboardInterrupt from None
+    except RuntimeError as error:
+        if "could not create a primitive" not in str(error):  # how oneDNN says that it has no such kernel
+            raise
+        raise UserError(
+            f"training.precision={trainer.precision}: this machine's CPU cannot compute a layer of the model in it; "
+            "take 32-true"
+        ) from None
 
 
 def _is_whole(checkpoint: Path) -> bool:

@@ -173,3 +173,14 @@ def test_an_accelerator_that_is_not_there_is_one_clear_line(prepared: Prepared, 
     for override in ("training.accelerator=abacus", "training.devices=-3", "training.precision=3-bit"):
         with pytest.raises(UserError, match="^training: [^\n]* cannot be had here: [^\n]*$"):
             train(prepared, tmp_path / "run", override)
+
+
+def test_a_layer_that_the_cpu_cannot_compute_in_a_precision_is_one_clear_line(
+    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise RuntimeError("could not create a primitive descriptor for the LSTM forward propagation primitive.")
+
+    monkeypatch.setattr(training.FusionModule, "training_step", refuse)
+    with pytest.raises(UserError, match="^training.precision=bf16-mixed: this machine's CPU cannot [^\n]*$"):
+        train(prepared, tmp_path / "run", "training.precision=bf16-mixed")
