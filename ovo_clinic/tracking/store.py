@@ -3,6 +3,7 @@
 import logging
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
@@ -12,6 +13,7 @@ from mlflow.entities import Metric, Param, Run, ViewType
 
 from ovo_clinic import resources
 from ovo_clinic.errors import UserError
+from ovo_clinic.locks import locked
 from ovo_clinic.report import ComparisonTable
 from ovo_clinic.runs import Result
 from ovo_clinic.study import Comparison
@@ -48,10 +50,13 @@ class Store:
             if server.hostname and server.port:
                 # MLflow would try for minutes.
                 socket.create_connection((server.hostname, server.port), timeout=10).close()
-            self._client = MlflowClient(tracking_uri=uri)
-            self._client.search_experiments(max_results=1)
-            if server.scheme == "sqlite" and server.path.strip("/"):
-                Path(server.path[1:]).chmod(0o600)
+            file = Path(server.path[1:]) if server.scheme == "sqlite" and server.path.strip("/") else None
+            # One at a time: whoever opens a new database first makes its tables.
+            with locked(file.with_name(f"{file.name}.lock")) if file else nullcontext():
+                self._client = MlflowClient(tracking_uri=uri)
+                self._client.search_experiments(max_results=1)
+            if file:
+                file.chmod(0o600)
         except Exception as error:  # of MLflow, of a database driver, of one that is not installed
             reason = " ".join(str(error).split()) or type(error).__name__
             raise UserError(f"--tracking-uri: {self.uri} cannot be opened: {reason[:300]}") from None

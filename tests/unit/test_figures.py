@@ -99,7 +99,7 @@ def test_interval_figure_shows_percent(tmp_path: Path) -> None:
     chance, points = axes.lines
     assert list(chance.get_xdata()) == [50, 50]
     assert points.get_xdata() == pytest.approx([70, 80])
-    assert axes.get_xlabel() == "AUROC died, %: mean of 3 seeds, 95 % interval over patients; dotted: chance"
+    assert axes.get_xlabel() == "AUROC died, %: mean of 3 seeds\n95 % interval over patients; dotted: chance"
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["a", "b"]
     assert axes.get_yticks()[0] > axes.get_yticks()[1]  # the first model is at the top
     figure.savefig(tmp_path / "interval.png")

@@ -261,3 +261,10 @@ def test_importing_the_package_switches_telemetry_and_hubs_off() -> None:
     code = "import json, os, ovo_clinic; print(json.dumps(dict(os.environ)))"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert wanted.items() <= json.loads(done.stdout).items()
+
+
+def test_two_processes_may_open_a_new_store_at_once(tmp_path: Path) -> None:
+    script = "import sys; from ovo_clinic.tracking import Store; Store(sys.argv[1])"
+    command = [sys.executable, "-c", script, f"sqlite:///{tmp_path}/mlflow.db"]
+    processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    assert [(process.wait(), process.stderr.read()) for process in processes if process.stderr] == [(0, "")] * 2
