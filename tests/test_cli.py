@@ -1,5 +1,6 @@
 """The command line as a user meets it: exit codes, one line for a mistake, Ctrl-C, lists, nothing of a patient."""
 
+import json
 import os
 import re
 import signal
@@ -81,6 +82,7 @@ TOGETHER = {
     "list heads": "'heads' is not one of 'fusion'",
     "prepare eicu_mortality": "'eicu_mortality' is not known; did you mean 'eicu_mortality_24h'?",
     "prepare nothing.yaml": "nothing.yaml does not exist",
+    "synth mimic --out x verson=3.1": "verson: no such setting; did you mean 'version'?",
     "prepare simulation data.sample=3": "data.sample: no such setting; did you mean 'samples'?",
     "prepare simulation training.epochs=many": "training.epochs: 'many': input should be a valid integer",
     "prepare simulation training.learning_rate=-1": "training.learning_rate: -1: input should be greater than 0",
@@ -111,6 +113,15 @@ def test_further_mistakes(command: Callable[..., Answer], tmp_path: Path, words:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.db").write_text("this is no database, however long one looks at it " * 40)
     is_one_line(command(*words.split()), (TOGETHER | COMPARING)[words])
+
+
+def test_synth_takes_the_options_of_its_data_set(shell: Callable[..., Answer], tmp_path: Path) -> None:
+    answer = shell("synth", "mimic", "--out", "raw", "--patients", "3", "version=3.1", "cxr=none", "notes=false")
+    assert answer.code == 0, answer.err
+    assert {path.name for path in (tmp_path / "raw").iterdir()} == {"SYNTHETIC.json", "iv", "oracle.csv.gz"}
+    size = sum(path.stat().st_size for path in (tmp_path / "raw" / "iv").rglob("*") if path.is_file())
+    assert f"raw/iv  {size:,} bytes\n" in answer.out
+    assert json.loads((tmp_path / "raw" / "SYNTHETIC.json").read_text())["options"]["version"] == "3.1"
 
 
 def test_export_overwrites_nothing(shell: Callable[..., Answer], tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ commands = typer.Typer()
 def synth(
     dataset: Annotated[str, typer.Argument(help="Which data set's raw folder to imitate.")],
     folder: Annotated[Path, typer.Option("--out", help="A new folder.")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Options of its own, such as version=3.1.")
+    ] = None,
     patients: Annotated[int | None, typer.Option(min=1, help="People.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed writes the same bytes.")] = 0,
 ) -> None:
@@ -26,12 +29,16 @@ def synth(
 
     File names, headers, codings and quirks are those of the real data set.
     """
+    from ovo_clinic.experiment import setting
     from ovo_clinic.registry import SYNTHETIC
 
     options = {"seed": seed} | ({} if patients is None else {"patients": patients})
+    # As text: a version such as 3.1 is no number, and what should be one is read as such.
+    options |= {setting(word)[0]: word.partition("=")[2] for word in settings or ()}
     SYNTHETIC.build(dataset, folder, options=options)
     for path in sorted(folder.iterdir()):
-        out.print(f"{path}  {path.stat().st_size:,} bytes")
+        files = [found for found in (path, *path.rglob("*")) if found.is_file()]
+        out.print(f"{path}  {sum(found.stat().st_size for found in files):,} bytes", soft_wrap=True)
 
 
 @commands.command()
