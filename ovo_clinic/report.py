@@ -238,7 +238,9 @@ def metric_title(metric: str, classes: Sequence[str]) -> str:
         "mauc": "mAUC",
         "bca": "BCA",
     }
-    return titles.get(metric, metric.replace("_", " ").upper())
+    return titles.get(metric) or " ".join(
+        word.upper() if word in ("auroc", "auprc") else word for word in metric.split("_")
+    )
 
 
 def _p_text(p_values: pd.DataFrame, metric: str, model: str) -> str:

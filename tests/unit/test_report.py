@@ -256,7 +256,7 @@ def test_a_single_head_has_nothing_to_be_tested_against(environment: pytest.Monk
     assert "p: " not in report.caption(found.comparison, found.table)
 
 
-HEADLINES = {"multiclass": ["mAUC", "BCA", "ACCURACY"], "multilabel": ["AUROC MACRO", "AUPRC MACRO"]}
+HEADLINES = {"multiclass": ["mAUC", "BCA", "accuracy"], "multilabel": ["AUROC macro", "AUPRC macro"]}
 
 
 @pytest.mark.parametrize("kind", HEADLINES)
