@@ -15,7 +15,7 @@ def heat_maps(
     model: Annotated[str | None, typer.Option(help="As its row is labelled; default: the first one.")] = None,
     units: Annotated[int, typer.Option(min=1, help="Test units, the first ones that have an image.")] = 8,
 ) -> None:
-    """Pictures what an image encoder looks at in single test units.
+    """Pictures what image encoders look at, unit by unit.
 
     They are patient-level and stay in the run's folder, readable by you only; `compare` with compare.heat_maps=true
     shows means over the test units.

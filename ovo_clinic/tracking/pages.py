@@ -1,6 +1,7 @@
 """MLflow's own pages of a store."""
 
 import os
+import signal
 import subprocess
 import sys
 from urllib.parse import urlparse
@@ -8,6 +9,8 @@ from urllib.parse import urlparse
 from ovo_clinic import resources
 from ovo_clinic.errors import UserError
 from ovo_clinic.tracking.addresses import without_credentials
+
+_SECONDS_TO_END = 30
 
 
 def serve(uri: str, port: int) -> int:
@@ -24,6 +27,16 @@ def serve(uri: str, port: int) -> int:
         raise UserError(f"--tracking-uri: {without_credentials(uri)} is a server; open it in a browser")
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     # Not in the command line, which others on the machine can read: an address may hold a password.
-    environment = {**os.environ, "MLFLOW_BACKEND_STORE_URI": uri}
+    environment = {**os.environ, "MLFLOW_BACKEND_STORE_URI": uri, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     artifacts = (resources.home() / "mlflow_artifacts").as_uri()
-    return subprocess.call([*command, "--default-artifact-root", artifacts], env=environment)
+    command += ["--default-artifact-root", artifacts]
+    # In a group of its own, all of which is ended: the server starts further processes.
+    for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.default_int_handler)  # anew: polars lets a wait go on after Ctrl-C
+    with subprocess.Popen(command, env=environment, start_new_session=True) as server:
+        try:
+            return server.wait()
+        except KeyboardInterrupt:
+            os.killpg(server.pid, signal.SIGTERM)
+            server.wait(_SECONDS_TO_END)
+            raise
