@@ -32,7 +32,9 @@ def synth(
     from ovo_clinic.experiment import setting
     from ovo_clinic.registry import SYNTHETIC
 
-    options = {"seed": seed} | ({} if patients is None else {"patients": patients})
+    options: dict[str, int | str] = {"seed": seed}
+    if patients is not None:
+        options["patients"] = patients
     # As text: a version such as 3.1 is no number, and what should be one is read as such.
     options |= {setting(word)[0]: word.partition("=")[2] for word in settings or ()}
     SYNTHETIC.build(dataset, folder, options=options)
