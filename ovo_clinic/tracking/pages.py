@@ -38,5 +38,8 @@ def serve(uri: str, port: int) -> int:
             return server.wait()
         except KeyboardInterrupt:
             os.killpg(server.pid, signal.SIGTERM)
-            server.wait(_SECONDS_TO_END)
+            try:
+                server.wait(_SECONDS_TO_END)
+            except subprocess.TimeoutExpired:
+                os.killpg(server.pid, signal.SIGKILL)
             raise

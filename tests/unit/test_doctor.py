@@ -197,11 +197,8 @@ def test_a_control_groups_memory_counts(tmp_path: Path, monkeypatch: pytest.Monk
     assert machine.available_memory() == 5000
 
 
-def test_a_gpu_that_is_asked_for_and_not_there(home: Path) -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
+def test_a_gpu_that_is_asked_for_and_not_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     wrong = told(examine("simulation", ["training.accelerator=gpu"]), "wrong")
     assert "set training.accelerator=cpu" in wrong["GPU"]
     assert "GPU" in told(examine("simulation"), "note")
