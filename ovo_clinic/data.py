@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from ovo_clinic import preprocessing
 from ovo_clinic.arrays import ModalityArray
 from ovo_clinic.errors import UserError
-from ovo_clinic.experiment import ModelConfig
 from ovo_clinic.prepared import Prepared
 from ovo_clinic.preprocessing import Scaling
 from ovo_clinic.registry import ENCODERS, Choice
+from ovo_clinic.settings import ModelConfig
 from ovo_clinic.splitting import SPLITS
 from ovo_clinic.types import Batch, Modality
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from ovo_clinic.errors import UserError
-from ovo_clinic.experiment import ModelConfig
 from ovo_clinic.registry import ENCODERS, FUSION, suggest
+from ovo_clinic.settings import ModelConfig
 from ovo_clinic.types import Batch, Modality, Tokens, modality_names
 
 NamedOptions = tuple[str, Mapping[str, Any]]

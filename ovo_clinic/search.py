@@ -19,8 +19,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ovo_clinic import provenance, resources, runs, study
 from ovo_clinic.errors import UserError
-from ovo_clinic.experiment import Experiment, Range
+from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepared import Prepared
+from ovo_clinic.settings import Range
 from ovo_clinic.study import Arm
 from ovo_clinic.tasks import task_for
 from ovo_clinic.tuned import own_keys, with_settings

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from ovo_clinic import figures
 from ovo_clinic.errors import UserError
-from ovo_clinic.experiment import TrainingConfig
 from ovo_clinic.flops import count_macs
 from ovo_clinic.measure import latencies, peak_memory
 from ovo_clinic.registry import ENCODERS, Choice
+from ovo_clinic.settings import TrainingConfig
 from ovo_clinic.study import Arm, Comparison
 from ovo_clinic.types import Modality, parameter_count
 

@@ -11,11 +11,12 @@ from optuna.trial import TrialState
 
 from ovo_clinic import provenance, resources, study
 from ovo_clinic.errors import UserError
-from ovo_clinic.experiment import Experiment, TuneConfig
+from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepared import Prepared
 from ovo_clinic.registry import Choice
 from ovo_clinic.scheduling import Job, Scheduler
 from ovo_clinic.search import EPOCHS, NUMBER, REASON, SECONDS, Search, Trial, monitor
+from ovo_clinic.settings import TuneConfig
 from ovo_clinic.study import ONE_PROCESS, Arm
 from ovo_clinic.tuned import Found, Tuned, own_keys
 

@@ -11,8 +11,8 @@ import psutil  # type: ignore[import-untyped]
 from ovo_clinic import resources
 from ovo_clinic.doctor.check import Check, checked, in_bytes
 from ovo_clinic.errors import UserError
-from ovo_clinic.experiment import TrainingConfig
 from ovo_clinic.locks import locked
+from ovo_clinic.settings import TrainingConfig
 
 _CGROUP = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),

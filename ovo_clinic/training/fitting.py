@@ -15,7 +15,8 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from ovo_clinic import runs
 from ovo_clinic.data import DataModule
 from ovo_clinic.errors import UserError
-from ovo_clinic.experiment import Experiment, TrainingConfig
+from ovo_clinic.experiment import Experiment
+from ovo_clinic.settings import TrainingConfig
 from ovo_clinic.training.callbacks import Patience
 from ovo_clinic.training.module import FusionModule
 

@@ -15,8 +15,8 @@ from ovo_clinic.doctor import Check, contents, examine, files, machine
 from ovo_clinic.doctor.contents import read_through
 from ovo_clinic.doctor.releases import release_checks
 from ovo_clinic.errors import UserError
-from ovo_clinic.experiment import TrainingConfig
 from ovo_clinic.registry import SYNTHETIC
+from ovo_clinic.settings import TrainingConfig
 from tests.small_data import flat_files
 
 CPU = ("training.accelerator=cpu",)

@@ -17,11 +17,11 @@ from ovo_clinic.arrays import ModalityArray, build
 from ovo_clinic.data import DataModule, model_inputs
 from ovo_clinic.derived import cached, files_digest
 from ovo_clinic.errors import UserError
-from ovo_clinic.experiment import ModelConfig
 from ovo_clinic.export import export
 from ovo_clinic.prepare import prepare
 from ovo_clinic.prepared import Prepared
 from ovo_clinic.registry import ENCODERS
+from ovo_clinic.settings import ModelConfig
 from ovo_clinic.tables import StepsTable
 from ovo_clinic.types import Tokens
 

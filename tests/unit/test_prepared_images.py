@@ -18,10 +18,10 @@ from PIL import Image
 
 from ovo_clinic import experiment, preprocessing
 from ovo_clinic.data import DataModule, model_inputs
-from ovo_clinic.experiment import ModelConfig
 from ovo_clinic.export import export
 from ovo_clinic.prepare import prepare
 from ovo_clinic.prepared import Prepared
+from ovo_clinic.settings import ModelConfig
 
 UNITS, SIZE, BROKEN, ABSENT = 40, 6, 3, 4
 

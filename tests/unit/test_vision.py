@@ -12,9 +12,9 @@ from ovo_clinic import experiment as experiments
 from ovo_clinic.attention.precondition import Preconditioned
 from ovo_clinic.encoders.multi_scale import MultiScale
 from ovo_clinic.errors import UserError
-from ovo_clinic.experiment import Alternative
 from ovo_clinic.model import FusionModel
 from ovo_clinic.registry import ATTENTION, ENCODERS
+from ovo_clinic.settings import Alternative
 from ovo_clinic.types import Batch, Modality
 
 SHAPE = {"name": "xcit_s12", "width": 16, "heads": 2, "depth": 4}
