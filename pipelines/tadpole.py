@@ -6,7 +6,6 @@ complete visit, and only what was measured then. `paper_text_tables` is what the
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date
 from typing import Annotated, Literal
 
 import polars as pl
@@ -19,30 +18,31 @@ from ovo_clinic.raw import RawFolder
 from ovo_clinic.registry import Options, check
 from ovo_clinic.spec import DatasetSpec
 from ovo_clinic.tables import ModalityTable, Step, Tables, VectorTable
+from pipelines.tadpole_visits import (
+    CROSS_SECTIONAL,
+    LONGITUDINAL,
+    PERSON,
+    VISIT,
+    Notes,
+    as_finite,
+    chronological,
+    columns_unread,
+    quality_column,
+    read,
+    values_of,
+    visits_of,
+    without_missing,
+)
 
 CLASSES = ("CN", "MCI", "AD")
-PERSON = "patient_id"
-_KEYS = ["RID", "PTID", "VISCODE"]
-_VISIT = [*_KEYS, "EXAMDATE", "AGE", "Years_bl", "PTGENDER", "DX", "DXCHANGE", "DX_bl"]
-_CATEGORICAL = ("PTGENDER", "PTETHCAT", "PTRACCAT", "PTMARRY")
-_MISSING = ["", "NA", "nan", "NaN", "-4", "-4.0"]
-_MISSING_NUMBER = -4
 # The notebooks' single blank, and what pandas takes for missing in a file that it reads as text.
 _MISSING_IN_NOTEBOOKS = (
     " |#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|None|n/a|nan|null".split("|")
 )
-_CURRENT_CODES = {1.0: 0, 7.0: 0, 9.0: 0, 2.0: 1, 4.0: 1, 8.0: 1, 3.0: 2, 5.0: 2, 6.0: 2}  # DXCHANGE
-_CURRENT_TEXTS = {"NL": 0, "CN": 0, "MCI": 1, "Dementia": 2, "AD": 2}  # DX, after its last " to "
-_BASELINE_TEXTS = {"CN": 0, "SMC": 0, "EMCI": 1, "LMCI": 1, "MCI": 1, "AD": 2}  # DX_bl
-_LONGITUDINAL, _CROSS_SECTIONAL = "UCSFFSL_02_01_16_UCSFFSL51ALL_08_01_16", "UCSFFSX_11_02_15_UCSFFSX51_08_01_16"
-_SUMMARY_VOLUMES = ("Ventricles", "Hippocampus", "WholeBrain", "Entorhinal", "Fusiform", "MidTemp", "ICV")
-_LIMIT = r"^\s*[<>]\s*"  # a laboratory's limit of detection, `<80`
 _MOST_MISSING = 0.7
-_DATES = date(1990, 1, 1), date(2100, 1, 1)  # an exam on any other day is a mistake
 _UNREADABLE_DATE = -9223372037.0  # seconds since 1970 that pandas makes of one
 
 Rule = tuple[str, pl.Expr]
-Notes = dict[str, int | float | str]
 
 _DATED: list[Rule] = [("visit", pl.lit(True)), ("exam date known", col("date").is_not_null())]
 _LATEST: Rule = ("latest such visit of the person", col("place") == col("place").max().over(PERSON))
@@ -91,10 +91,10 @@ def tables(
     """
     settings = _settings(spec)
     columns = _clean_columns(spec, settings.diagnostic_criteria if exclude_diagnostic_criteria else [], mri_regions)
-    text = _read(raw, [*_VISIT, *map(_quality, (_LONGITUDINAL, _CROSS_SECTIONAL)), *_flat(columns)])
-    visits, notes = _visits(text, raw)
-    values, more = _values(text, spec, columns, mri_quality, censor_columns)
-    visits = _with_sources(_chronological(visits), values, carry_forward_days).with_columns(diagnosis="current")
+    text = read(raw, [*VISIT, *map(quality_column, (LONGITUDINAL, CROSS_SECTIONAL)), *_flat(columns)])
+    visits, notes = visits_of(text, raw)
+    values, more = values_of(text, spec, columns, mri_quality, censor_columns)
+    visits = _with_sources(chronological(visits), values, carry_forward_days).with_columns(diagnosis="current")
     known = ("current diagnosis known", col("diagnosis").is_not_null())
     last = [_LATEST] if raw.unlabelled else [known, _LATEST]
     rules = [*_DATED, *([] if allow_missing_modalities else _complete(values))]
@@ -129,15 +129,15 @@ def paper_text_tables(
         UserError: a mistake in the raw file.
     """
     measured, listed = _clean_columns(spec, [], mri_regions=True), _paper_columns(spec)
-    text = _read(raw, [*_VISIT, *_flat(measured), *_flat(listed)])
-    visits, notes = _visits(text, raw)
-    values, more = _values(text, spec, measured, "any", False)
-    visits = _with_sources(_chronological(visits), values, 0).with_columns(diagnosis=label)
+    text = read(raw, [*VISIT, *_flat(measured), *_flat(listed)])
+    visits, notes = visits_of(text, raw)
+    values, more = values_of(text, spec, measured, "any", False)
+    visits = _with_sources(chronological(visits), values, 0).with_columns(diagnosis=label)
     known = (f"{label} diagnosis known", col("diagnosis").is_not_null())
     cohort, steps = _select(visits, [*_DATED, *_complete(values), known, _LATEST])
     # Measurements as they were read above: one `<80` would make a category of the whole column.
     measurements = [frame[cohort["row"]].select(pl.col(pl.Float64)) for frame in values.values()]
-    chosen = _known(text[cohort["row"]]).with_columns(pl.concat(measurements, how="horizontal"))
+    chosen = without_missing(text[cohort["row"]]).with_columns(pl.concat(measurements, how="horizontal"))
     modalities: dict[str, ModalityTable] = {}
     for name, columns in listed.items():
         kept = [column for column in _mostly_filled(chosen, columns) if column != "DXCHANGE"]
@@ -165,10 +165,10 @@ def paper_code_tables(raw: RawFolder, spec: DatasetSpec) -> Tables:
     held: dict[str, list[str]] = {name: [] for name in spec.modalities}
     for row in spec.lists["columns"]:
         held.get(row["modality"], []).append(row["column"])
-    text = _read(raw, [*_VISIT, *_flat(held)])
-    words = col(_unread(text, _finite(text)))
+    text = read(raw, [*VISIT, *_flat(held)])
+    words = col(columns_unread(text, as_finite(text)))
     text = text.with_columns(pl.when(~words.is_in(_MISSING_IN_NOTEBOOKS)).then(words))
-    visits, notes = _visits(text, raw)
+    visits, notes = visits_of(text, raw)
     filled = [
         pl.any_horizontal(col(columns).is_not_null()).alias(_source(name)) for name, columns in held.items() if columns
     ]
@@ -196,10 +196,6 @@ def _source(modality: str) -> str:
     return f"row of {modality}"
 
 
-def _quality(source: str) -> str:
-    return f"OVERALLQC_{source}"
-
-
 def _flat(columns: Mapping[str, Sequence[str]]) -> list[str]:
     return [name for names in columns.values() for name in names]
 
@@ -225,140 +221,6 @@ def _paper_columns(spec: DatasetSpec) -> dict[str, list[str]]:
         if row["paper_task"] not in ("key", "label", "dropped", "out"):
             columns.get(row["modality"], []).append(row["column"])
     return columns
-
-
-def _biomarkers(spec: DatasetSpec) -> set[str]:
-    return {row["column"] for row in spec.lists["columns"] if row["kind"] == "biomarker"}
-
-
-def _read(raw: RawFolder, names: Iterable[str]) -> pl.DataFrame:
-    """The named columns as text, null where blank, in the order of the file."""
-    raw.check_fields("visits")
-    return raw.collect(
-        raw.scan("visits").select(col(name.lower()).alias(name) for name in dict.fromkeys(names)), "visits"
-    )
-
-
-def _known(text: pl.DataFrame) -> pl.DataFrame:
-    """Without blanks around, and null where the text means missing."""
-    stripped = text.with_columns(pl.all().str.strip_chars())
-    return stripped.with_columns(pl.when(~pl.all().is_in(_MISSING)).then(pl.all()))
-
-
-def _number(name: str) -> pl.Expr:
-    return col(name).cast(pl.Float64, strict=False)
-
-
-def _visits(text: pl.DataFrame, raw: RawFolder) -> tuple[pl.DataFrame, Notes]:
-    """What identifies each row, and its diagnoses: now (`current`) and at `baseline`, null where unknown."""
-    rid, code, words = _number("RID"), _number("DXCHANGE"), col("DX").str.split(" to ").list.last().str.strip_chars()
-    by_code = code.replace_strict(_CURRENT_CODES, default=None, return_dtype=pl.Int8)
-    by_text = words.replace_strict(_CURRENT_TEXTS, default=None, return_dtype=pl.Int8)
-    baseline = col("DX_bl").replace_strict(_BASELINE_TEXTS, default=None, return_dtype=pl.Int8)
-    day = col("EXAMDATE").str.to_date("%Y-%m-%d", strict=False)
-    visit = _known(text.select(_VISIT))
-    visits = visit.select(
-        ptid="PTID",
-        viscode="VISCODE",
-        patient_id=pl.when(rid.floor() == rid).then(rid).cast(pl.Int64, strict=False),
-        row=pl.int_range(pl.len()),
-        date=pl.when(day.is_between(*_DATES)).then(day),
-        month=pl.when(col("VISCODE") == "bl")
-        .then(0)
-        .otherwise(col("VISCODE").str.extract(r"^m(\d{1,4})$").cast(pl.Int64)),
-        age=_number("AGE") + _number("Years_bl").fill_null(0),
-        gender="PTGENDER",
-        current=by_code.fill_null(by_text),
-        baseline=baseline,
-    ).with_columns(unit_id=pl.format("{}_{}", PERSON, "viscode"))
-    _check_keys(visits, f"{raw.path('visits')}")
-    counts = visit.select(
-        (by_code != by_text).sum().alias("visits whose DX and DXCHANGE disagree (DXCHANGE counts)"),
-        (by_code.is_null() & by_text.is_not_null())
-        .sum()
-        .alias("visits with a diagnosis from DX, DXCHANGE being unknown"),
-        (by_code.is_null() & col("DXCHANGE").is_not_null() & (code != -1).fill_null(True))
-        .sum()
-        .alias("visits with a DXCHANGE other than 1 to 9 and -1 (taken as unknown)"),
-        (by_text.is_null() & col("DX").is_not_null()).sum().alias("visits with an unknown text in DX"),
-        (baseline.is_null() & col("DX_bl").is_not_null()).sum().alias("visits with an unknown text in DX_bl"),
-    )
-    return visits, counts.row(0, named=True)
-
-
-def _chronological(visits: pl.DataFrame) -> pl.DataFrame:
-    """Visits by person and time, numbered (`place`), so that the order of the file counts for nothing."""
-    return visits.sort(PERSON, "date", "month", "viscode").with_row_index("place")
-
-
-def _check_keys(visits: pl.DataFrame, path: str) -> None:
-    """One row a visit, and one PTID a person."""
-    if blank := visits.filter(pl.any_horizontal(col(PERSON, "viscode").is_null())).height:
-        raise UserError(f"{path}: RID is no whole number or VISCODE is blank in {blank} rows; remove or correct them")
-    if twice := visits.height - visits["unit_id"].n_unique():
-        raise UserError(
-            f"{path}: {twice} rows repeat the RID and VISCODE of another; one row a visit is needed: remove the repeats"
-        )
-    pairs = visits.select(PERSON, "ptid").drop_nulls().unique()
-    if crossed := max(pairs.height - pairs[name].n_unique() for name in pairs.columns):
-        raise UserError(f"{path}: RID and PTID name different people in {crossed} cases; correct them")
-
-
-def _values(
-    text: pl.DataFrame, spec: DatasetSpec, columns: Mapping[str, Sequence[str]], quality: str, censored: bool
-) -> tuple[dict[str, pl.DataFrame], Notes]:
-    """The clean task's values of every row, by modality, and counts of cells that are no plain number."""
-    values: dict[str, pl.DataFrame] = {}
-    notes: Notes = {}
-    limited = _biomarkers(spec)
-    for modality, names in columns.items():
-        markers = [name for name in names if name in limited]
-        categories = [name for name in names if name in _CATEGORICAL]
-        finite, unread = _numbers(text, [name for name in names if name not in _CATEGORICAL], markers)
-        numbers = finite.with_columns(pl.when(pl.all() != _MISSING_NUMBER).then(pl.all()))
-        limits = [(text[name].str.contains(_LIMIT) & numbers[name].is_not_null()).fill_null(False) for name in markers]
-        notes[f"{modality}: cells with a text that is no number (taken as missing)"] = unread
-        notes[f"{modality}: cells with a limit of detection (taken as that number)"] = sum(
-            int(limit.sum()) for limit in limits
-        )
-        if quality == "pass":
-            numbers = _passed(text, numbers)
-        further = [limit.alias(f"{limit.name} is a limit") for limit in limits] if censored else []
-        values[modality] = numbers.with_columns(_known(text.select(categories))).select(names).hstack(further)
-    return values, notes
-
-
-def _numbers(text: pl.DataFrame, names: Sequence[str], limited: Sequence[str]) -> tuple[pl.DataFrame, int]:
-    """The named columns as finite numbers or null, a limit as its number; and how many texts are none of these."""
-    finite = _finite(text.select(names))
-    lossy = _unread(text, finite)
-    # Blanks, codes for missing and limits are looked for only where something did not read as a number.
-    plain = _known(text.select(lossy)).with_columns(col(set(lossy) & set(limited)).str.replace(_LIMIT, ""))
-    again = _finite(plain)
-    return finite.with_columns(again), sum(again[name].null_count() - plain[name].null_count() for name in lossy)
-
-
-def _unread(text: pl.DataFrame, numbers: pl.DataFrame) -> list[str]:
-    """The columns of `numbers` of which something was not read as a number."""
-    return [name for name in numbers.columns if numbers[name].null_count() > text[name].null_count()]
-
-
-def _finite(text: pl.DataFrame) -> pl.DataFrame:
-    numbers = text.with_columns(pl.all().cast(pl.Float64, strict=False))
-    return numbers.with_columns(pl.when(pl.all().is_finite()).then(pl.all()))
-
-
-def _passed(text: pl.DataFrame, numbers: pl.DataFrame) -> pl.DataFrame:
-    """FreeSurfer's measures where its overall quality control says Pass; the summary volumes are cross-sectional."""
-    checked = numbers
-    for source in (_LONGITUDINAL, _CROSS_SECTIONAL):
-        own = [
-            name
-            for name in numbers.columns
-            if name.endswith(source) or (name in _SUMMARY_VOLUMES and source == _CROSS_SECTIONAL)
-        ]
-        checked = checked.with_columns(pl.when(text[_quality(source)].str.strip_chars() == "Pass").then(col(own)))
-    return checked
 
 
 def _complete(modalities: Iterable[str]) -> list[Rule]:
