@@ -113,7 +113,8 @@ CAPTIONS: Mapping[str, str] = {
     "train_units_per_second": "Units a second, training step, against the number of tokens",
     "train_peak_mib": "Peak memory of a training step of 8 units, MiB, against the number of tokens",
     "convergence": "Epochs that preconditioned models need to reach the final score of their plain ones, seed by seed",
-    "condition_layers": "Condition numbers of attention outputs by layer, in the first, a middle and the last epoch",
+    "condition_layers": "Condition numbers of attention outputs by layer, in the first, a middle and the last epoch "
+    "(–: none has full rank)",
     "overhead": "Preconditioned against plain: ratios of the time and of the peak memory of a training step",
 }
 

@@ -29,6 +29,8 @@ class Deit(nn.Module):
         shape: vit_ti, deit_b, ... or settings: see VitShape; of these patch, width, depth and heads are used.
         attention: `sdpa`, `eager`, `preconditioned`, ...: see attention/hf.py.
         dropout: after each layer.
+        initializer_range: standard deviation of the weights at the start; the authors' 0.02 is for widths of several
+            hundred: at a width of 64 all tokens attend nearly alike, and outputs lack full rank.
         output: `pooled` = one token an image; `tokens` = class and distillation token, then the patches.
 
     Source:
@@ -46,6 +48,7 @@ class Deit(nn.Module):
         shape: VitShape = VIT_TI,
         attention: str = "sdpa",
         dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1,
+        initializer_range: Annotated[float, Field(gt=0)] = 0.02,
         output: Literal["pooled", "tokens"] = "pooled",
     ) -> None:
         super().__init__()
@@ -62,12 +65,13 @@ class Deit(nn.Module):
             qkv_bias=False,
             layer_norm_eps=1e-6,
             hidden_dropout_prob=dropout,
+            initializer_range=initializer_range,
         )
         self.model: Any = DeiTModel(config, add_pooling_layer=False)
         embeddings = self.model.embeddings
         # transformers starts them at zero, where layer norm has a gradient without bound; the authors' code does not.
         for start in (embeddings.cls_token, embeddings.distillation_token, embeddings.position_embeddings):
-            nn.init.trunc_normal_(start, std=0.02)
+            nn.init.trunc_normal_(start, std=initializer_range)
         use_attention(self.model, attention)
         self.pooled = output == "pooled"
         self.out = nn.Linear(shape.width, dim)

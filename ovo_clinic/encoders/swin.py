@@ -26,6 +26,8 @@ class Swin(nn.Module):
         attention: `sdpa`, `eager`, `preconditioned`, ...: see attention/hf.py. The relative position bias leaves out
             mechanisms without scores.
         dropout: after each layer.
+        initializer_range: standard deviation of the weights at the start; the authors' 0.02 is for widths of several
+            hundred: at a width of 64 all tokens attend nearly alike, and outputs lack full rank.
         output: `pooled` = the mean over the last stage's tokens; `tokens` = these.
 
     Source:
@@ -43,6 +45,7 @@ class Swin(nn.Module):
         shape: SwinShape = SWIN_T,
         attention: str = "sdpa",
         dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1,
+        initializer_range: Annotated[float, Field(gt=0)] = 0.02,
         output: Literal["pooled", "tokens"] = "pooled",
     ) -> None:
         super().__init__()
@@ -58,6 +61,7 @@ class Swin(nn.Module):
             window_size=shape.window,
             qkv_bias=False,
             hidden_dropout_prob=dropout,
+            initializer_range=initializer_range,
             drop_path_rate=0.0,
         )
         self.model: Any = SwinModel(config, add_pooling_layer=False)

@@ -88,6 +88,25 @@ def test_deit_takes_the_shapes_that_it_can_be(shape: dict[str, Any]) -> None:
             ENCODERS.build("deit", image, 8, options={"shape": given})
 
 
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("deit", {"patch": 8, "width": 64, "depth": 1, "heads": 2}),
+        ("swin", {"patch": 4, "width": 64, "depths": (1,), "heads": (2,), "window": 4}),
+    ],
+)
+@pytest.mark.parametrize(("given", "expected"), [({}, 0.02), ({"initializer_range": 0.07}, 0.07)])
+def test_weights_start_as_wide_as_asked(
+    name: str, shape: dict[str, Any], given: dict[str, float], expected: float
+) -> None:
+    torch.manual_seed(0)
+    encoder = ENCODERS.build(name, Modality("image", "image", 1, (16, 16)), 8, options={"shape": shape, **given})
+    weights = [weight for key, weight in encoder.named_parameters() if key.startswith("model") and weight.ndim == 2]
+    assert len(weights) >= 6
+    for weight in (weight for weight in weights if weight.numel() >= 64 * 64):
+        assert weight.std().item() == pytest.approx(expected, rel=0.05)
+
+
 FULL = [
     (config, size, alternative)
     for config in ("vision_fair_full", "vision_preconditioned_full")
