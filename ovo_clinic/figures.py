@@ -27,6 +27,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 DASHES = ("-", "--", "-.", ":")
 CHANCE: Mapping[str, Any] = {"color": "0.55", "linewidth": 1, "linestyle": (0, (2, 2)), "zorder": 1}
 GRID = np.linspace(0, 1, 501)
+_METRICS = {"auroc": "AUROC", "auprc": "AUPRC", "mauc": "mAUC", "bca": "BCA"}
 _CONDITION_PANELS = {
     "condition number": "condition_number",
     "log10 of its bound": "condition_bound_log10",
@@ -322,7 +323,7 @@ def legend(figure: "Figure", axes: "Axes", title: str) -> None:
 
 def words(name: str) -> str:
     """`validation_auroc` -> `validation AUROC`."""
-    return " ".join(word.upper() if word in {"auroc", "auprc"} else word for word in name.split("_"))
+    return " ".join(_METRICS.get(word, word) for word in name.split("_"))
 
 
 def save(figure: "Figure", path: Path) -> Path:

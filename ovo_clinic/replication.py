@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from ovo_clinic import published
+from ovo_clinic import figures, published
 from ovo_clinic.published import Row, Table
 from ovo_clinic.statistics import Summary, from_summary
 
@@ -197,8 +197,7 @@ def caption(found: Replication) -> str:
 
 
 def _title(metric: str, table: Table) -> str:
-    names = {"mauc": "mAUC", "auprc": f"AUPRC {table.positive}" if table.positive else "AUPRC"}
-    return names.get(metric, metric.upper())
+    return f"AUPRC {table.positive}" if metric == "auprc" and table.positive else figures.words(metric)
 
 
 def _percent(mean: float, deviation: float = math.nan) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ovo_clinic import breakdown, replication, runs, significance, statistics
+from ovo_clinic import breakdown, figures, replication, runs, significance, statistics
 from ovo_clinic.study import Comparison
 
 # Metrics of the table by kind of task; p-values are given for the first two.
@@ -232,15 +232,7 @@ def _percent(share: float) -> str:
 def metric_title(metric: str, classes: Sequence[str]) -> str:
     """Heading of a metric; the AUPRC of a binary task says which class it is of."""
     negative, positive = classes if len(classes) == 2 else ("negative", "positive")
-    titles = {
-        "auprc": f"AUPRC {positive}",
-        "auprc_negative": f"AUPRC {negative}",
-        "mauc": "mAUC",
-        "bca": "BCA",
-    }
-    return titles.get(metric) or " ".join(
-        word.upper() if word in ("auroc", "auprc") else word for word in metric.split("_")
-    )
+    return {"auprc": f"AUPRC {positive}", "auprc_negative": f"AUPRC {negative}"}.get(metric) or figures.words(metric)
 
 
 def _p_text(p_values: pd.DataFrame, metric: str, model: str) -> str:
