@@ -5,6 +5,7 @@ and what each modality is made of. `ovo-clinic new-dataset` writes a first versi
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +31,7 @@ from ovo_clinic.tables import (
 _Records = Codes | Summaries | Sequence
 
 _LATEST = "latest record"
+_MOST_CLASSES = 20
 _HOURS = {"minutes": 1 / 60, "hours": 1.0, "days": 24.0}
 
 
@@ -133,13 +135,14 @@ def _cohort(raw: RawFolder, cohort: Cohort) -> tuple[pl.DataFrame, list[Step]]:
     _check_labels(source, cohort, file)
     frame = source.select(expression.alias(name) for name, expression in columns.items())
     _check_one_row_a_unit(frame, cohort.unit, file)
-    steps = [_step(f"rows of {file.name}", frame, cohort)]
+    step = partial(_step, cohort=cohort, names=_class_names(frame, cohort))
+    steps = [step(f"rows of {file.name}", frame)]
     for name in cohort.require:
         frame = frame.filter(pl.col(name).is_not_null())
-        steps.append(_step(f"{name} is filled", frame, cohort))
+        steps.append(step(f"{name} is filled", frame))
     if not raw.unlabelled:
         frame = frame.filter(pl.any_horizontal(pl.col(cohort.labels).is_not_null()))
-        steps.append(_step("a label is known", frame, cohort))
+        steps.append(step("a label is known", frame))
     return frame.select(*dict.fromkeys(["unit_id", "patient_id", *cohort.labels, *cohort.columns])), steps
 
 
@@ -201,12 +204,27 @@ def _check_one_row_a_unit(frame: pl.DataFrame, column: str, file: Path) -> None:
         )
 
 
-def _step(rule: str, frame: pl.DataFrame, cohort: Cohort) -> Step:
-    binary = len(cohort.labels) == 1 and len(cohort.classes) <= 2
-    positives, negatives = (
-        frame.filter(pl.col(cohort.labels[0]) == label).height if binary else None for label in (1, 0)
-    )
-    return Step(rule, frame.height, frame["patient_id"].n_unique(), positives, negatives=negatives)
+def _class_names(frame: pl.DataFrame, cohort: Cohort) -> dict[int, str]:
+    """Label -> name of a single label's classes; empty where there are several labels, or it is no whole number."""
+    if len(cohort.labels) > 1:
+        return {}
+    if cohort.classes:
+        return dict(enumerate(cohort.classes))
+    values = frame[cohort.labels[0]].drop_nulls().unique().sort().head(_MOST_CLASSES + 1).to_list()
+    if len(values) > _MOST_CLASSES or any(value != int(value) for value in values):
+        return {}
+    return {int(value): str(int(value)) for value in values}
+
+
+def _step(rule: str, frame: pl.DataFrame, cohort: Cohort, names: Mapping[int, str]) -> Step:
+    """One rule; with counts of positives and negatives where the labels are 0 and 1, else of each class."""
+    units, people = frame.height, frame["patient_id"].n_unique()
+    if not names:
+        return Step(rule, units, people)
+    counts = {label: frame.filter(pl.col(cohort.labels[0]) == label).height for label in (0, 1, *names)}
+    if set(names) <= {0, 1}:
+        return Step(rule, units, people, counts[1], negatives=counts[0])
+    return Step(rule, units, people, classes={name: counts[label] for label, name in names.items()})
 
 
 def _vector(

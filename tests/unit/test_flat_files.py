@@ -233,6 +233,18 @@ def test_text_labels_need_their_order(source: Source) -> None:
     assert data.manifest["attrition"][0]["positives"] == expected.sum()
 
 
+@pytest.mark.parametrize("names", [None, ["home", "ward", "dead"]])
+def test_units_are_counted_by_class_where_there_are_three(source: Source, names: list[str] | None) -> None:
+    stage = pd.Series(np.arange(len(source.stays)) % 5 // 2, index=source.stays.index)
+    outcome = stage if names is None else stage.map(dict(enumerate(names)))
+    changed = Source(source.folder, source.stays.assign(Died=outcome), source.labs, source.diagnoses)
+    data = prepared(described(changed, **({} if names is None else {"classes": names})), changed)
+    expected = {(names or ["0", "1", "2"])[label]: int((stage == label).sum()) for label in range(3)}
+    assert data.manifest["kind"] == "multiclass"
+    for step in data.manifest["attrition"]:
+        assert (step["classes"], step["positives"]) == (expected, None)
+
+
 def test_text_label_with_another_value(source: Source) -> None:
     outcome = source.stays["Died"].map({0: "alive", 1: "dead"})
     changed = Source(source.folder, source.stays.assign(Died=outcome), source.labs, source.diagnoses)
