@@ -1,12 +1,14 @@
 """FusionModel: encoders -> modality dropout -> fusion head -> output network."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ovo_clinic.errors import UserError
 from ovo_clinic.registry import ENCODERS, FUSION, suggest
@@ -125,7 +127,8 @@ def encode_present(encoder: nn.Module, x: Tensor, mask: Tensor) -> Tokens:
     """Encodes the rows in which the modality is present; the others are zero.
 
     A modality that is absent from the whole batch has its encoder run on one masked row, whose tokens are zero: every
-    parameter keeps its place in the graph, which distributed training needs.
+    parameter keeps its place in the graph, which distributed training needs. That row leaves no trace in the running
+    statistics of batch norm, by which present units are normed later.
 
     Args:
         encoder: an Encoder.
@@ -136,11 +139,26 @@ def encode_present(encoder: nn.Module, x: Tensor, mask: Tensor) -> Tokens:
     if present.all():
         tokens: Tokens = encoder(x, mask)
         return tokens
-    rows = present.nonzero()[:, 0] if present.any() else torch.zeros(1, dtype=torch.long, device=x.device)
-    some: Tokens = encoder(x[rows], mask[rows])
+    anyone = bool(present.any())
+    rows = present.nonzero()[:, 0] if anyone else torch.zeros(1, dtype=torch.long, device=x.device)
+    with nullcontext() if anyone else _statistics_kept(encoder):
+        some: Tokens = encoder(x[rows], mask[rows])
     batch = len(mask)
     values = some.values.new_zeros(batch, *some.values.shape[1:]).index_copy(0, rows, some.values)
     return Tokens(values, some.mask.new_zeros(batch, some.mask.shape[1]).index_copy(0, rows, some.mask))
+
+
+@contextmanager
+def _statistics_kept(encoder: nn.Module) -> Iterator[None]:
+    """Batch norms use their running statistics, and do not change them."""
+    learning = [module for module in encoder.modules() if isinstance(module, _BatchNorm) and module.training]
+    for norm in learning:
+        norm.eval()
+    try:
+        yield
+    finally:
+        for norm in learning:
+            norm.train()
 
 
 def drop_modalities(tokens: Mapping[str, Tokens], probability: float) -> dict[str, Tokens]:

@@ -4,8 +4,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from ovo_clinic.errors import UserError
-from ovo_clinic.model import FusionModel, NamedOptions, drop_modalities
-from ovo_clinic.registry import FUSION
+from ovo_clinic.model import FusionModel, NamedOptions, drop_modalities, encode_present
+from ovo_clinic.registry import ENCODERS, FUSION
 from ovo_clinic.types import Batch, Modality, Tokens
 
 MODALITIES = [Modality("labs", "vector", 4), Modality("values", "sequence", 3), Modality("codes", "vector", 9)]
@@ -47,6 +47,22 @@ def test_a_modality_absent_everywhere_leaves_every_parameter_in_the_graph(fusion
     for modality, encoder in zip(MODALITIES, net.encoders, strict=True):
         reached = any((parameter.grad != 0).any() for parameter in encoder.parameters())
         assert reached == (paired and modality.name not in absent)
+
+
+def test_a_batch_without_an_image_leaves_the_running_statistics_as_they_are() -> None:
+    encoder = ENCODERS.build("cnn", Modality("film", "image", 1, (16, 16)), DIM)
+    norms = [module for module in encoder.modules() if isinstance(module, nn.BatchNorm2d)]
+    films = 3 + torch.randn(6, 1, 16, 16, generator=torch.Generator().manual_seed(2))
+    nobody, everyone = torch.zeros(6, 1, dtype=torch.bool), torch.ones(6, 1, dtype=torch.bool)
+    tokens = encode_present(encoder, films, nobody)
+    assert not tokens.values.any() and not tokens.mask.any()
+    tokens.values.sum().backward()
+    assert all(parameter.grad is not None for parameter in encoder.parameters())
+    assert all(norm.training and not norm.running_mean.any() and (norm.running_var == 1).all() for norm in norms)
+    encode_present(encoder, films, everyone)
+    # A tenth of the way from 0 to the batch's mean, as the momentum of 0.1 has it.
+    first = torch.relu(nn.functional.conv2d(films, *encoder.convolutions[0].parameters()))
+    assert_close(norms[0].running_mean, 0.1 * first.mean(dim=(0, 2, 3)))
 
 
 def test_encoders_see_only_the_rows_in_which_their_modality_is_present() -> None:
