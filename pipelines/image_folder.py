@@ -79,7 +79,7 @@ class Findings(OneColumn):
 
     Attributes:
         names: of the findings that are predicted, as in the cells and in the task's target.
-        separator: between them.
+        separator: between them; blanks around it count for nothing.
     """
 
     kind: Literal["findings"]
@@ -88,7 +88,7 @@ class Findings(OneColumn):
 
     def labels(self) -> dict[str, pl.Expr]:
         """1 = the finding is among those of the cell."""
-        found = pl.col(self.column).str.split(self.separator)
+        found = pl.col(self.column).str.split(self.separator).list.eval(pl.element().str.strip_chars())
         return {name: found.list.contains(name).cast(pl.Int8) for name in self.names}
 
 

@@ -110,6 +110,17 @@ def test_files_are_found_by_name_below_and_the_csv_may_name_the_parts(tmp_path: 
         assert np.array_equal(found.rows(part), np.flatnonzero(table["part"] == name))
 
 
+def test_blanks_around_a_separator_are_no_part_of_a_finding(tmp_path: Path, home: Path) -> None:
+    cells = ["edema, mass", "mass ,edema", "no finding"]
+    frame = rows().assign(cell=[cells[number % 3] for number in range(24)]).drop(columns="sick")
+    label = {"kind": "findings", "column": "cell", "names": ["edema", "mass"], "separator": ","}
+    config = private(tmp_path, frame, {"kind": "multilabel", "target": ["edema", "mass"]}, label=label)
+    found = prepared(str(config), tmp_path / "raw")
+    sick = frame.set_index("image").loc[units(found), "cell"] != "no finding"
+    assert sick.sum() == 16
+    assert np.array_equal(found.target, np.column_stack([sick, sick]).astype(float))
+
+
 def test_a_missing_image_is_counted_and_comes_in_when_it_is_there(tmp_path: Path, home: Path) -> None:
     config = private(tmp_path, rows(), label=SICK)
     (tmp_path / "raw/deep/b/0.png").rename(tmp_path / "0.png")
