@@ -38,17 +38,19 @@ def _late(subject: Subject, name: str, until: float) -> Bools | None:
     latest = subject.prepared.latest(name)
     steps = None
     if name in subject.of_kind("sequence"):
-        steps = _late_steps(subject.prepared.array(name), until)
+        steps = _late_steps(subject.prepared.array(name), until, alone=latest is None)
     if latest is None:
         return steps
     return latest >= until if steps is None else (latest >= until) | steps
 
 
-def _late_steps(array: ModalityArray, until: float) -> Bools:
-    """(N,) whether a time step of the unit begins that late."""
+def _late_steps(array: ModalityArray, until: float, *, alone: bool) -> Bools:
+    """(N,) whether a time step of the unit begins that late; `alone` = nothing else tells the times of its records."""
     assert array.offsets is not None
-    names = [column.name for column in array.columns]
-    # Hours that are a column are float32, in which the last moment before the prediction may read as the prediction.
-    late = array.hours >= until if array.hours is not None else array.values[:, names.index("hours")] > until
+    column = [column.name for column in array.columns].index("hours") if array.hours is None else -1
+    hours = array.values[:, column] if array.hours is None else array.hours
+    # As a column they are float32, in which the last moment before the prediction may read as the prediction: `latest`
+    # knows better. Where it is not given they count as late, as many records are of a full hour.
+    late = hours > until if array.hours is None and not alone else hours >= until
     units = np.repeat(np.arange(len(array.present)), np.diff(array.offsets))
     return np.bincount(units[late], minlength=len(array.present)) > 0

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from ovo_clinic import experiment
 from ovo_clinic.arrays import Column, ModalityArray
-from ovo_clinic.audit import Subject, look, population
+from ovo_clinic.audit import Subject, audit, look, population
 from ovo_clinic.audit.duplicates import equal_rows, similar_images, similar_texts
 from ovo_clinic.audit.telling import Outcomes
 from ovo_clinic.cli import app
@@ -154,6 +154,35 @@ def test_prevalence_that_differs_between_parts(tmp_path: Path, home: Path) -> No
     died = prepared.target
     share = f"{died[half < 7].mean():.1%}"
     assert f"train {share}" in report.findings[0].what
+
+
+ON_THE_HOUR = """
+import numpy as np
+import polars as pl
+
+from ovo_clinic.tables import SequenceTable, Step, Tables, Vocabulary
+
+
+def tables(raw, spec, *, late: int = 0, prediction_hours: float = 24.0) -> Tables:
+    '''A pulse every six hours up to 18 h; the first units also have one at the very prediction. No `latest`.'''
+    rng = np.random.default_rng(0)
+    unit, hours = np.repeat(np.arange(80), 4), np.tile(np.arange(4) * 6.0, 80)
+    unit, hours = np.append(unit, np.arange(late)), np.append(hours, np.full(late, prediction_hours))
+    frame = pl.DataFrame({"unit_id": unit, "hours": hours, "value": rng.normal(80, 9, unit.size)})
+    cohort = pl.DataFrame({"unit_id": np.arange(80), "patient_id": np.arange(80), "died": np.arange(80) % 2})
+    table = SequenceTable(frame.with_columns(variable=pl.lit("pulse")), Vocabulary(0.1))
+    return Tables(cohort, {"vitals": table}, [Step("all", 80, 80)])
+"""
+
+
+def test_a_record_at_the_very_prediction_is_late(tmp_path: Path, home: Path) -> None:
+    (tmp_path / "hour.py").write_text(ON_THE_HOUR)
+    spec = "{name: hour, title: Hour, pipeline: hour.py, raw: false, modalities: {vitals: pulse}, "
+    (tmp_path / "hour.spec.yaml").write_text(spec + "tasks: {hour: {title: Hour, target: [died]}}}")
+    (tmp_path / "hour.yaml").write_text("dataset: hour.spec.yaml\n")
+    assert audit(str(tmp_path / "hour.yaml")).findings == []
+    found = audit(str(tmp_path / "hour.yaml"), ["data.late=7"]).findings
+    assert [(finding.check, finding.count) for finding in found] == [("records_after_prediction", 7)]
 
 
 def command(*words: str) -> Result:
