@@ -220,8 +220,8 @@ def _split(cohort: pl.DataFrame, request: DataRequest) -> npt.NDArray[np.str_]:
     """(N,) the part of every unit: drawn, or of the published lists."""
     if not request.lists:
         return splitting.split_units(cohort, request.split, request.task.target, request.task.identifiers)
-    split = split_lists.split_by_lists(cohort, request.lists)
-    splitting.assert_disjoint(cohort, split, ["patient_id", *request.task.identifiers])
+    split = split_lists.split_by_lists(cohort, request.lists, request.task.identifiers)
+    splitting.assert_disjoint(cohort, split, ["patient_id"])
     return split
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ovo_clinic import splitting
 from ovo_clinic.errors import UserError
 
 UNLISTED = "unlisted"
@@ -47,11 +48,14 @@ def read(paths: Sequence[Path]) -> list[SplitList]:
     return [_read(path) for path in paths]
 
 
-def split_by_lists(cohort: pl.DataFrame, lists: Sequence[SplitList]) -> npt.NDArray[np.str_]:
+def split_by_lists(
+    cohort: pl.DataFrame, lists: Sequence[SplitList], identifiers: Sequence[str] = ()
+) -> npt.NDArray[np.str_]:
     """(N,) the part of every unit: the one that a list names; `train` where lists only say what a patient is not.
 
     Raises:
-        UserError: two lists put a patient into different parts, or a part is left without a unit.
+        UserError: two lists put a patient into different parts, a part is left without a unit, or units that share a
+            value of an identifier column come into different parts.
     """
     part_of = _combined(lists)
     patients = cohort["patient_id"].cast(pl.String).to_list()
@@ -62,6 +66,12 @@ def split_by_lists(cohort: pl.DataFrame, lists: Sequence[SplitList]) -> npt.NDAr
             raise UserError(
                 f"--split-lists: {names}: no unit of the cohort is of the part '{part}'; give every list of the split, "
                 "and check that they are of this data set"
+            )
+    for column in identifiers:
+        if count := splitting.crossing(cohort, split, column):
+            raise UserError(
+                f"--split-lists: {count} value(s) of {column} belong to patients of different parts, which leaks; put "
+                "these patients into one part, or correct the column"
             )
     return split
 

@@ -38,16 +38,16 @@ def split_units(
 
     Raises:
         UserError: fewer than three groups, no column of the name in `split.by`, or a `split.column` that puts a
-            patient into two parts, leaves one empty or names another.
+            patient, or a value of `split.by` or of an identifier, into two parts, leaves one empty or names another.
     """
-    if split.column is not None:
-        return _split_by_column(cohort, split.column, ["patient_id", *identifiers])
-    if not split.whole_patients:
-        return _split_single_units(cohort["unit_id"], split)
     if split.by not in cohort.columns:
         raise UserError(f"split.by: the cohort has no column '{split.by}'; valid: {', '.join(cohort.columns)}")
-    keys = dict.fromkeys(["patient_id", split.by, *identifiers])
-    group = _groups(cohort, list(keys))
+    keys = list(dict.fromkeys(["patient_id", split.by, *identifiers]))
+    if split.column is not None:
+        return _split_by_column(cohort, split.column, keys)
+    if not split.whole_patients:
+        return _split_single_units(cohort["unit_id"], split)
+    group = _groups(cohort, keys)
     table = cohort.select("patient_id", label=pl.col(target[0])).with_columns(group=group)
     groups = table.group_by("group").agg(pl.col("patient_id").min(), pl.col("label").max()).sort("patient_id")
     least = max(3, split.folds or 0)
@@ -70,7 +70,7 @@ def split_units(
         names[members] = name
     of_group = dict(zip(groups["group"].to_list(), names, strict=True))
     result = np.array([of_group[number] for number in group], dtype="<U10")
-    assert_disjoint(cohort, result, list(keys))
+    assert_disjoint(cohort, result, keys)
     return result
 
 
@@ -86,15 +86,14 @@ def _split_by_column(cohort: pl.DataFrame, column: str, keys: Sequence[str]) -> 
         )
     if empty := [name for name in SPLITS if name not in part]:
         raise UserError(f"split.column: '{column}' puts no unit into {', '.join(empty)}")
+    split = part.to_numpy().astype("<U10")
     for key in keys:
-        parts = cohort.select(key).with_columns(part=part).drop_nulls().group_by(key).agg(pl.col("part").n_unique())
-        crossing = parts.filter(pl.col("part") > 1).height
-        if crossing:
+        if count := crossing(cohort, split, key):
             raise UserError(
-                f"split.column: '{column}' puts {crossing} value(s) of {key} into two parts, which leaks; mend it, or "
+                f"split.column: '{column}' puts {count} value(s) of {key} into two parts, which leaks; mend it, or "
                 "leave it out to have whole patients drawn"
             )
-    return part.to_numpy().astype("<U10")
+    return split
 
 
 def patients_apart(cohort: pl.DataFrame, split: npt.NDArray[np.str_]) -> int:
@@ -126,9 +125,19 @@ def _split_single_units(units: pl.Series, split: SplitSpec) -> npt.NDArray[np.st
 def assert_disjoint(cohort: pl.DataFrame, split: npt.NDArray[np.str_], columns: Sequence[str]) -> None:
     """Fails if a value of one of the columns stands in two splits."""
     for column in columns:
-        seen = cohort.select(pl.col(column)).with_columns(split=pl.Series(split)).drop_nulls()
-        crossing = seen.group_by(column).agg(pl.col("split").n_unique()).filter(pl.col("split") > 1).height
-        assert crossing == 0, f"{crossing} values of {column} stand in two splits"
+        count = crossing(cohort, split, column)
+        assert count == 0, f"{count} values of {column} stand in two splits"
+
+
+def crossing(cohort: pl.DataFrame, split: npt.NDArray[np.str_], column: str) -> int:
+    """How many values of a column stand in two of SPLITS; null is no value, and other parts are nobody's."""
+    seen = (
+        cohort.select(key=column)
+        .with_columns(split=pl.Series(split))
+        .drop_nulls()
+        .filter(pl.col("split").is_in(SPLITS))
+    )
+    return seen.group_by("key").agg(pl.col("split").n_unique()).filter(pl.col("split") > 1).height
 
 
 def _groups(cohort: pl.DataFrame, columns: Sequence[str]) -> pl.Series:

@@ -61,6 +61,22 @@ def test_mistakes(tmp_path: Path, files: dict[str, str], message: str) -> None:
     assert message in str(caught.value)
 
 
+def test_an_identifier_that_crosses_parts_is_a_mistake(tmp_path: Path) -> None:
+    lists = split_lists.read(write(tmp_path, mine="1,train\n2,validation\n3,test\n4,test\n"))
+    cohort = pl.DataFrame({"unit_id": range(5), "patient_id": [1, 2, 3, 4, 5], "stay": [1, 2, 3, 3, 1]})
+    # Patients 3 and 4 share a stay in one part, and patient 5, who shares the first one's, is on no list.
+    assert split_lists.split_by_lists(cohort, lists, ["stay"]).tolist() == [
+        "train",
+        "validation",
+        "test",
+        "test",
+        "unlisted",
+    ]
+    shared = cohort.with_columns(stay=pl.Series([1, 2, 3, 2, None]))
+    with pytest.raises(UserError, match=r"^--split-lists: 1 value\(s\) of stay belong to patients of different parts"):
+        split_lists.split_by_lists(shared, lists, ["stay"])
+
+
 def test_an_unreadable_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere.csv cannot be read"):
         split_lists.read([tmp_path / "nowhere.csv"])

@@ -105,6 +105,25 @@ def test_mistakes_are_one_line() -> None:
         split_units(cohort, SplitSpec(by="ward"), ["label"], [])
 
 
+def test_a_column_of_parts_keeps_what_is_split_by_whole() -> None:
+    cohort = pl.DataFrame(
+        {
+            "unit_id": [1, 2, 3, 4],
+            "patient_id": [1, 2, 3, 4],
+            "label": [0, 1, 0, 1],
+            "ward": ["a", "a", "b", "c"],
+            "part": ["train", "train", "validation", "test"],
+        }
+    )
+    names = split_units(cohort, SplitSpec(by="ward", column="part"), ["label"], [])
+    assert names.tolist() == cohort["part"].to_list()
+    shared = cohort.with_columns(ward=pl.Series(["a", "a", "b", "a"]))
+    with pytest.raises(UserError, match=r"split.column: 'part' puts 1 value\(s\) of ward into two parts, which leaks"):
+        split_units(shared, SplitSpec(by="ward", column="part"), ["label"], [])
+    with pytest.raises(UserError, match="split.by: the cohort has no column 'site'"):
+        split_units(cohort, SplitSpec(by="site", column="part"), ["label"], [])
+
+
 def test_disjointness_is_proved() -> None:
     cohort = pl.DataFrame({"patient_id": ["a", "a", "b", None]})
     assert_disjoint(cohort, np.array(["train", "train", "test", "test"]), ["patient_id"])
