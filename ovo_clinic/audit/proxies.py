@@ -34,25 +34,27 @@ def identifier_or_calendar_proxies(subject: Subject) -> Remarks:
     orders = dict(_orders(subject))
     for name, array in subject.unit_features():
         places = rows[array.present[rows]]
-        found: dict[str, list[str]] = defaultdict(list)
+        found: dict[tuple[str, str | None], list[str]] = defaultdict(list)
         for column, values in columns(array, places):
             if column.role != "binary" and column.group != "hours":
                 measured = ~np.isnan(values)
                 if reason := _reason(column.group, values[measured], orders, places[measured]):
-                    found[reason].append(column.group)
+                    found[reason, subject.declared(column.group)].append(column.group)
         for group, levels in _levels(subject, name).items():
             training = int((array.present & (subject.split == "train")).sum())
             if levels > max(LEAST, LEVELS * training):
-                found["have nearly as many levels as there are training units"].append(group)
-        for reason, groups in found.items():
+                reason = "have nearly as many levels as there are training units"
+                found[reason, subject.declared(group)].append(group)
+        for (reason, declared), groups in found.items():
             distinct = list(dict.fromkeys(groups))
             yield Finding(
                 what=f"{len(distinct)} feature column(s) {reason}: {listed(distinct)}",
                 where=name,
                 count=len(distinct),
                 why="the model learns who or when a unit was, which holds nowhere else and may follow the outcome",
-                mend="leave them out, or keep only what is meant by them: an age, a duration, a time of day",
-                declared=subject.declared(distinct[0]) if len(distinct) == 1 else subject.leaky,
+                mend="leave them out, or keep only what is meant by them: an age, a duration, a time of day; one "
+                "that is a measurement all the same is declared, with the reason, in the task's `kept_on_purpose`",
+                declared=declared,
             )
 
 

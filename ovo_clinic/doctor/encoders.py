@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ovo_clinic import resources
 from ovo_clinic.doctor.check import Check, checked
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
@@ -31,7 +32,7 @@ def _look(modality: str, choice: Choice) -> str:
 
 
 def _file(encoder: Any, options: Mapping[str, Any], option: str) -> str:
-    path = Path(options[option]).expanduser().resolve()
+    path = resources.absolute(options[option], option)
     if option == "checkpoint":
         return _checkpoint(path, with_tokenizer=getattr(encoder, "takes_text", False))
     if not path.is_file():

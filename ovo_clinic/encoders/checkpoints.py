@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ovo_clinic import resources
 from ovo_clinic.errors import UserError
 from ovo_clinic.types import Modality
 
@@ -32,7 +33,7 @@ def checkpoint_folder(given: str) -> Path:
     Raises:
         UserError: there is none.
     """
-    folder = Path(given).expanduser().resolve()
+    folder = resources.absolute(given, "checkpoint")
     if not (folder / "config.json").is_file():
         raise UserError(
             f"checkpoint: {folder} holds no transformers model (no config.json); give the folder of one that was "

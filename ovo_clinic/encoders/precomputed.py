@@ -11,7 +11,7 @@ import polars as pl
 from pydantic import Field
 from torch import Tensor, nn
 
-from ovo_clinic import derived
+from ovo_clinic import derived, resources
 from ovo_clinic.arrays import Column, ModalityArray
 from ovo_clinic.encoders.mlp import Mlp
 from ovo_clinic.errors import UserError
@@ -65,7 +65,7 @@ class Precomputed(nn.Module):
         Raises:
             UserError: a file that is missing, damaged, or of other units.
         """
-        file = Path(options["file"]).expanduser().resolve()
+        file = resources.absolute(options["file"], f"model.encoders.{name}.file")
         if not file.is_file():
             raise UserError(f"model.encoders.{name}.file: {file} does not exist; give a .npz or .parquet file")
         identity = {"embeddings": derived.files_digest(file)}

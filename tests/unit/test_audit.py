@@ -185,6 +185,39 @@ def test_a_record_at_the_very_prediction_is_late(tmp_path: Path, home: Path) -> 
     assert [(finding.check, finding.count) for finding in found] == [("records_after_prediction", 7)]
 
 
+YEARS = """
+import numpy as np
+import polars as pl
+
+from ovo_clinic.tables import Step, Tables, VectorTable
+
+
+def tables(raw, spec) -> Tables:
+    '''Two columns of years.'''
+    rng, number = np.random.default_rng(0), np.arange(200)
+    cohort = pl.DataFrame({"unit_id": number, "patient_id": number, "died": number % 2})
+    years = {name: rng.integers(1930, 2000, 200).astype(float) for name in ("born", "built")}
+    return Tables(cohort, {"ward": VectorTable(pl.DataFrame({"unit_id": number, **years}))}, [Step("all", 200, 200)])
+"""
+
+
+@pytest.mark.parametrize(
+    ("kept", "undeclared"),
+    [("{}", ["born, built"]), ("{born: as asked}", ["built"]), ("{born: as asked, built: old wards}", [])],
+)
+def test_each_column_of_years_is_declared_by_itself(
+    kept: str, undeclared: list[str], tmp_path: Path, home: Path
+) -> None:
+    (tmp_path / "years.py").write_text(YEARS)
+    spec = "{name: years, title: Years, pipeline: years.py, raw: false, modalities: {ward: of a ward}, "
+    spec += f"tasks: {{years: {{title: Years, target: [died], kept_on_purpose: {kept}}}}}}}"
+    (tmp_path / "years.spec.yaml").write_text(spec)
+    (tmp_path / "years.yaml").write_text("dataset: years.spec.yaml\n")
+    found = audit(str(tmp_path / "years.yaml")).undeclared
+    assert {finding.check for finding in found} <= {"identifier_or_calendar_proxies"}
+    assert [finding.what.rpartition(": ")[2] for finding in found] == undeclared
+
+
 def command(*words: str) -> Result:
     return CliRunner().invoke(app, ["audit", *words])
 

@@ -241,6 +241,13 @@ def test_checkpoints_are_loaded(tmp_path: Path, home: Path) -> None:
     assert "no config.json" in told(examine("mimic_phenotyping", [*CPU, absent], raw=raw), "wrong")["encoder of text"]
 
 
+@pytest.mark.parametrize(("name", "option"), [("precomputed", "file"), ("text", "checkpoint")])
+def test_a_home_folder_of_nobody_is_told(name: str, option: str, home: Path) -> None:
+    encoder = f"model.encoders.default={{name: {name}, {option}: ~nobody_at_all/there}}"
+    wrong = told(examine("simulation", [*CPU, encoder]), "wrong")
+    assert wrong and all("~nobody_at_all/there: there is no user of this name" in line for line in wrong.values())
+
+
 def test_a_home_that_cannot_be_written(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
     wrong = told(machine.home_checks(), "wrong")["OVO_CLINIC_HOME"]
