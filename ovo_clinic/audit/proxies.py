@@ -1,5 +1,6 @@
 """Checks for features that name the unit or the time at which it was seen, instead of describing it."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -64,9 +65,16 @@ def _orders(subject: Subject) -> Iterator[tuple[str, Floats]]:
     for column in cohort.columns:
         dated = cohort[column].dtype in (pl.Date, pl.Datetime) or cohort.schema[column].base_type() is pl.Datetime
         if column in ("unit_id", "patient_id", *subject.task.identifiers) or dated:
-            ranks = cohort[column].rank("dense").cast(pl.Float64).fill_null(np.nan).to_numpy()
+            keys = _natural(cohort[column]) if cohort.schema[column] == pl.String else cohort[column]
+            ranks = keys.rank("dense").cast(pl.Float64).fill_null(np.nan).to_numpy()
             if np.unique(ranks[~np.isnan(ranks)]).size > LEAST:
                 yield column, ranks
+
+
+def _natural(ids: pl.Series) -> pl.Series:
+    """Texts that sort by the numbers in them: `P9` before `P10`."""
+    padded = [None if text is None else re.sub(r"\d+", lambda found: found[0].zfill(20), text) for text in ids]
+    return pl.Series(ids.name, padded, pl.String)
 
 
 def _reason(column: str, values: Floats, orders: dict[str, Floats], rows: npt.NDArray[np.int64]) -> str | None:

@@ -218,6 +218,34 @@ def test_each_column_of_years_is_declared_by_itself(
     assert [finding.what.rpartition(": ")[2] for finding in found] == undeclared
 
 
+ROW_NUMBER = """
+import numpy as np
+import polars as pl
+
+from ovo_clinic.tables import Step, Tables, VectorTable
+
+
+def tables(raw, spec) -> Tables:
+    '''Texts as ids, P1 to P400, and a column that rises with their numbers.'''
+    number = np.arange(1, 401)
+    ids = [f"P{place}" for place in number]
+    cohort = pl.DataFrame({"unit_id": ids, "patient_id": ids, "died": number % 2})
+    fluid = number * 3 + np.random.default_rng(0).uniform(0, 2, 400)
+    frame = pl.DataFrame({"unit_id": ids, "fluid": fluid})
+    return Tables(cohort, {"ward": VectorTable(frame)}, [Step("all", 400, 400)])
+"""
+
+
+def test_a_feature_that_runs_with_the_numbers_in_ids(tmp_path: Path, home: Path) -> None:
+    (tmp_path / "row.py").write_text(ROW_NUMBER)
+    spec = "{name: row, title: Row, pipeline: row.py, raw: false, modalities: {ward: of a ward}, "
+    (tmp_path / "row.spec.yaml").write_text(spec + "tasks: {row: {title: Row, target: [died]}}}")
+    (tmp_path / "row.yaml").write_text("dataset: row.spec.yaml\n")
+    assert [finding.what for finding in audit(str(tmp_path / "row.yaml")).findings] == [
+        "1 feature column(s) are near-unique and run with unit_id: fluid"
+    ]
+
+
 def command(*words: str) -> Result:
     return CliRunner().invoke(app, ["audit", *words])
 
