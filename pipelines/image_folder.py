@@ -167,7 +167,8 @@ def tables(
         recipe: see `images.RECIPES`.
 
     Raises:
-        UserError: a column that is not declared, two rows of one image, or a name that several files have.
+        UserError: a column that is not declared, a label that should be a number and is none, two rows of one image, or
+            a name that several files have.
     """
     used = [table, *(join.table for join in joins)]
     for name in used:
@@ -177,6 +178,8 @@ def tables(
     named = [*(name for _, name, _ in parts if name), patient, *keep, *columns, *label.inputs]
     _check_columns(named, {name for table in used for name in spec.tables[table].all_columns})
     rows = _rows(raw, table, joins)
+    if isinstance(label, Columns):
+        _check_numbers(rows, label.columns, _name(raw, table))
     path = pl.concat_str([piece for part in parts for piece in _pieces(*part)])
     labels = label.labels()
     frame = rows.with_columns(unit_id=path, patient_id=pl.col(patient), **labels)
@@ -187,7 +190,9 @@ def tables(
     if not raw.unlabelled:
         frame = frame.filter(pl.any_horizontal(pl.col(list(labels)).is_not_null()))
         steps.append(_step("a label is known", frame, labels))
-    frame = frame.drop_nulls(["unit_id", "patient_id"])
+    nameless = pl.any_horizontal(pl.col("unit_id", "patient_id").is_null())
+    notes = {"rows without a patient or the name of an image (left out)": frame.filter(nameless).height}
+    frame = frame.filter(~nameless)
     repeated = frame.height - frame["unit_id"].n_unique()
     if repeated:
         raise UserError(f"{_name(raw, table)}: {repeated} row(s) name an image again; one row an image is needed")
@@ -199,7 +204,7 @@ def tables(
     kept = dict.fromkeys(["unit_id", "patient_id", *labels, *columns])
     (modality,) = spec.modalities
     image = ImageTable(frame.select("unit_id", "path"), size, recipe, absent)
-    return Tables(frame.select(*kept), {modality: image}, steps)
+    return Tables(frame.select(*kept), {modality: image}, steps, notes)
 
 
 def _parts(file: str) -> list[tuple[str, str | None, str]]:
@@ -232,6 +237,16 @@ def _rows(raw: RawFolder, table: str, joins: Sequence[Join]) -> pl.DataFrame:
         query = query.join(raw.scan(join.table), on=join.by, how="inner", suffix=f" of {join.table}")
     stripped = pl.col(pl.String).str.strip_chars().replace("", None)
     return raw.collect(query.with_columns(stripped), table)
+
+
+def _check_numbers(rows: pl.DataFrame, columns: Sequence[str], file: str) -> None:
+    for name in columns:
+        wrong = rows[name].cast(pl.Float64, strict=False).null_count() - rows[name].null_count()
+        if wrong:
+            raise UserError(
+                f"{file}: column '{name}' holds {wrong} cell(s) that are no number; 1, 0, -1 or nothing should stand "
+                "there (data.label of another kind takes texts)"
+            )
 
 
 def _name(raw: RawFolder, table: str) -> str:

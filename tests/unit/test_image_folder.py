@@ -121,6 +121,17 @@ def test_blanks_around_a_separator_are_no_part_of_a_finding(tmp_path: Path, home
     assert np.array_equal(found.target, np.column_stack([sick, sick]).astype(float))
 
 
+def test_texts_as_numbers_and_rows_without_a_patient(tmp_path: Path, home: Path) -> None:
+    frame = rows()
+    config = private(tmp_path, frame.assign(sick=frame["sick"].map({0: "no", 1: "yes", -1: "?"})), label=SICK)
+    with pytest.raises(UserError, match=r"mine.csv: column 'sick' holds 24 cell\(s\) that are no number; 1, 0, -1"):
+        prepared(str(config), tmp_path / "raw")
+    people = frame["person"].map(str).where(frame["person"] != 3)  # two images of nobody
+    found = prepared(str(private(tmp_path, frame.assign(person=people), label=SICK)), tmp_path / "raw")
+    assert len(units(found)) == 22
+    assert found.manifest["notes"]["rows without a patient or the name of an image (left out)"] == 2
+
+
 def test_a_missing_image_is_counted_and_comes_in_when_it_is_there(tmp_path: Path, home: Path) -> None:
     config = private(tmp_path, rows(), label=SICK)
     (tmp_path / "raw/deep/b/0.png").rename(tmp_path / "0.png")
