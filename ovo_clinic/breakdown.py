@@ -7,11 +7,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from ovo_clinic import runs, statistics
+from ovo_clinic import disclosure, runs, statistics
 from ovo_clinic.prepared import Prepared
 
-SMALL = 11
-"""Counts below this are not shown, as they might tell who it is."""
+OTHERS = "other patterns"
 RESAMPLES = 1000
 METRICS = ("auroc", "auprc")
 
@@ -45,21 +44,20 @@ def by_pattern(
 
     Returns:
         One row per pattern (the most frequent one first), model and metric: pattern, units, patients, model, metric,
-        mean over seeds, low and high (95 % interval over patients; NaN where a class lacks). A pattern of fewer than
-        SMALL patients is not shown, and none where all units have the same one.
+        mean over seeds, low and high (95 % interval over patients; NaN where a class lacks). Patterns of fewer than
+        `disclosure.SMALLEST` patients stand together as OTHERS, with as many more as make that many; no row where all
+        units would stand in one.
     """
     y, who, pattern = np.asarray(target), np.asarray(patients), np.asarray(patterns)
-    names, counts = np.unique(pattern, return_counts=True)
+    shown, rest = disclosure.pooled(pattern, who, pattern.size)
+    members = {str(name): pattern == name for name in shown} | ({OTHERS: np.isin(pattern, rest)} if rest else {})
     rows: list[dict[str, object]] = []
-    for name in names[np.argsort(-counts, kind="stable")] if names.size > 1 else []:
-        own = pattern == name
-        if np.unique(who[own]).size < SMALL:
-            continue
+    for name, own in (members if len(members) > 1 else {}).items():
         within = {model: np.asarray(p)[:, own] for model, p in predictions.items()}
         bootstrap = statistics.bootstrap_by_patient(
             within, y[own], who[own], metrics, resamples=resamples, jackknife_groups=0
         )
-        sizes = {"pattern": str(name), "units": int(own.sum()), "patients": int(np.unique(who[own]).size)}
+        sizes = {"pattern": name, "units": int(own.sum()), "patients": int(np.unique(who[own]).size)}
         for model in predictions:
             for metric in metrics:
                 found = bootstrap.interval(model, metric)
@@ -81,8 +79,9 @@ def by_label(
 
     Returns:
         One row per model and scope: model, scope (`macro`, `micro`, `group` = macro average of one, `label`), name,
-        labels (how many), units (labelled ones) and positives of a label (NaN where these, or the negatives, are fewer
-        than SMALL), and for each of METRICS its mean over seeds, _low and _high (95 % interval over patients).
+        labels (how many), units (labelled ones) and positives of a label (NaN where fewer than `disclosure.SMALLEST`
+        are labelled, positive or negative), and for each of METRICS its mean over seeds, _low and _high (95 % interval
+        over patients).
     """
     y = np.asarray(target, dtype=np.float64)
     everyone = list(range(len(labels)))
@@ -104,8 +103,9 @@ def by_label(
 
 def _counts(y: NDArray[np.float64]) -> dict[str, float]:
     units, positives = int((~np.isnan(y)).sum()), int(np.nansum(y))
-    shown = min(positives, units - positives) >= SMALL
-    return {"units": units, "positives": positives if shown else np.nan}
+    shown = min(positives, units - positives) >= disclosure.SMALLEST
+    few = 0 < units < disclosure.SMALLEST
+    return {"units": np.nan if few else units, "positives": positives if shown else np.nan}
 
 
 def of_run(folder: Path, prepared: Prepared, names: Sequence[str], metrics: Sequence[str]) -> dict[str, pd.DataFrame]:

@@ -27,10 +27,11 @@ def table_one(prepared: Prepared) -> pd.DataFrame:
     """
     columns, partition = _columns(prepared)
     everyone = columns[OVERALL]
-    lines = [{"characteristic": "Units", **{name: _count(int(mask.sum())) for name, mask in columns.items()}}]
     patients = prepared.cohort["patient_id"].to_numpy()
-    counts = {name: _count(len(np.unique(patients[mask]))) for name, mask in columns.items()}
-    lines.append({"characteristic": "Patients", **counts})
+    lines = [
+        _size_line("Units", {name: int(mask.sum()) for name, mask in columns.items()}, partition),
+        _size_line("Patients", {name: len(np.unique(patients[mask])) for name, mask in columns.items()}, partition),
+    ]
     for name in subgroups.columns(prepared):
         if subgroups.is_measured(prepared.cohort[name]):
             lines.append(_median_line(prepared, name, columns))
@@ -56,8 +57,12 @@ def _columns(prepared: Prepared) -> tuple[dict[str, Mask], bool]:
     return columns | {name: target == index for index, name in enumerate(names)}, not bool(np.isnan(target).any())
 
 
-def _count(value: int) -> str:
-    return disclosure.HIDDEN if 0 < value < disclosure.SMALLEST else f"{value:,}"
+def _size_line(title: str, sizes: Mapping[str, int], partition: bool) -> dict[str, str]:
+    """How many each column has; where the others make up the first one, no small size follows from the total."""
+    cells = {name: text for name, size in sizes.items() for text in disclosure.parts({name: size}).values()}
+    if partition:
+        cells |= disclosure.parts({name: size for name, size in sizes.items() if name != OVERALL})
+    return {"characteristic": title, **cells}
 
 
 def _median_line(prepared: Prepared, name: str, columns: Mapping[str, Mask]) -> dict[str, str]:
@@ -87,11 +92,7 @@ def _count_lines(
     lines = []
     for level, row, marks in zip(levels, counts, hide, strict=True):
         cells = [
-            "hidden"
-            if mark and count >= disclosure.SMALLEST
-            else disclosure.HIDDEN
-            if mark
-            else f"{count:,} ({100 * count / size:.1f} %)"
+            disclosure.cell(count, mark, f"{count:,} ({100 * count / size:.1f} %)")
             for count, mark, size in zip(row, marks, sizes, strict=True)
         ]
         lines.append({"characteristic": f"{title}: {level}", **dict(zip(columns, cells, strict=True))})
@@ -107,11 +108,11 @@ def missing_patterns(prepared: Prepared) -> pd.DataFrame:
     """
     names = prepared.modalities
     there = np.column_stack([prepared.present(name) for name in names])
-    patterns, sizes = np.unique(there, axis=0, return_counts=True)
-    counts = {str(index): int(size) for index, size in enumerate(sizes)}
-    shown, rest = disclosure.pooled(counts, MOST_PATTERNS)
-    lines = [dict(zip(names, patterns[int(key)].tolist(), strict=True)) | {"units": counts[key]} for key in shown]
+    patterns, kind, sizes = np.unique(there, axis=0, return_inverse=True, return_counts=True)
+    kind = kind.reshape(-1)
+    shown, rest = disclosure.pooled(kind, prepared.cohort["patient_id"].to_numpy(), MOST_PATTERNS)
+    lines = [dict(zip(names, patterns[key].tolist(), strict=True)) | {"units": int(sizes[key])} for key in shown]
     if rest:
-        lines.append(dict.fromkeys(names) | {"units": sum(counts[key] for key in rest)})
+        lines.append(dict.fromkeys(names) | {"units": int(sizes[rest].sum())})
     found = pd.DataFrame(lines, columns=[*names, "units"])
     return found.assign(share=found["units"] / len(there))

@@ -1,6 +1,7 @@
 """Small cells: counts of 1 to 10 people are not shown, nor what they would follow from."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -42,19 +43,40 @@ def _hide_second(table: NDArray[np.int64], mask: NDArray[np.bool_]) -> bool:
     return found
 
 
-def pooled(counts: Mapping[str, int], most: int) -> tuple[list[str], list[str]]:
-    """Levels that are shown, and those that are put together; the latter have SMALLEST units in all, or none.
+def cell(count: int, hide: bool, text: str) -> str:
+    """The text of a count, or that it is hidden: a small one, or one that a small one would follow from."""
+    if not hide:
+        return text
+    return "hidden" if count >= SMALLEST else HIDDEN
+
+
+def parts(counts: Mapping[str, int]) -> dict[str, str]:
+    """The texts of counts whose total is shown beside them."""
+    hide = hidden([list(counts.values())])[0]
+    return {
+        name: cell(count, mark, f"{count:,}") for (name, count), mark in zip(counts.items(), hide.tolist(), strict=True)
+    }
+
+
+def pooled(levels: ArrayLike, patients: ArrayLike, most: int) -> tuple[list[Any], list[Any]]:
+    """Levels that are shown, of SMALLEST people each, and those that are put together, of SMALLEST people in all.
+
+    Of so few people that this cannot be, all levels are put together.
 
     Args:
-        counts: level -> units.
+        levels: (N,) of the units.
+        patients: (N,) whose unit it is.
         most: how many levels are shown.
 
     Returns:
-        (shown, put together), each from the most frequent level to the rarest.
+        (shown, put together), each from the level of most units to the rarest.
     """
-    levels = sorted((level for level in counts if counts[level]), key=lambda level: -counts[level])
-    shown = [level for level in levels if counts[level] >= SMALLEST][:most]
-    rest = [level for level in levels if level not in shown]
-    while rest and shown and sum(counts[level] for level in rest) < SMALLEST:
+    names, level, units = np.unique(np.asarray(levels), return_inverse=True, return_counts=True)
+    who = np.unique(np.asarray(patients), return_inverse=True)[1]
+    people = np.bincount(np.unique(level * who.size + who) // max(1, who.size), minlength=names.size)
+    order = np.argsort(-units, kind="stable").tolist()
+    shown = [index for index in order if people[index] >= SMALLEST][:most]
+    rest = [index for index in order if index not in shown]
+    while rest and shown and np.unique(who[np.isin(level, rest)]).size < SMALLEST:
         rest.insert(0, shown.pop())
-    return shown, rest
+    return [names.tolist()[index] for index in shown], [names.tolist()[index] for index in rest]

@@ -1,7 +1,7 @@
 """How heads fare in subgroups of the test patients: by sex, age, race as recorded, unit, whatever the cohort table has.
 
 Groups come from the cohort table's further columns. Small ones are put together, so that no row speaks of fewer than
-`disclosure.SMALLEST` units; metrics are withheld where a class has fewer.
+`disclosure.SMALLEST` patients; metrics are withheld where a class has fewer units.
 """
 
 import itertools
@@ -73,12 +73,13 @@ def is_measured(column: pl.Series) -> bool:
 def groupings(prepared: Prepared, rows: NDArray[np.int64]) -> list[Grouping]:
     """The groupings of cohort rows (N,); a column that leaves a single level, or names people, gives none."""
     found = []
+    patients = prepared.cohort["patient_id"].gather(rows).to_numpy()
     for name in columns(prepared):
         column = prepared.cohort[name].gather(rows)
         if is_measured(column):
-            levels = _levels(_banded(column), in_order=True)
+            levels = _levels(_banded(column), patients, in_order=True)
         else:
-            levels = _levels(column.cast(pl.String), in_order=False)
+            levels = _levels(column.cast(pl.String), patients, in_order=False)
         if len(levels) > 1 and levels.get(OTHERS, np.zeros(1)).mean() < _LEAST_NAMED:
             found.append(Grouping(name, levels))
     return found
@@ -103,11 +104,10 @@ def _banded(column: pl.Series) -> pl.Series:
     return pl.Series(band).set(values.is_null(), None)
 
 
-def _levels(column: pl.Series, in_order: bool) -> dict[str, Mask]:
+def _levels(column: pl.Series, patients: NDArray[Any], in_order: bool) -> dict[str, Mask]:
     """Level -> (N,); in the order of the bands, else from the most frequent one to the rarest."""
     values = column.fill_null(UNKNOWN).to_numpy()
-    names, sizes = np.unique(values, return_counts=True)
-    shown, rest = disclosure.pooled(dict(zip(names.tolist(), sizes.tolist(), strict=True)), MOST_LEVELS)
+    shown, rest = disclosure.pooled(values, patients, MOST_LEVELS)
     if in_order:
         order = [*_BANDS, *sorted(shown)]
         shown = sorted(shown, key=order.index)

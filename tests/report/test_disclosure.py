@@ -1,11 +1,15 @@
 """Small cells are hidden, and cannot be worked out from the totals."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ovo_clinic import disclosure
+from ovo_clinic import cohort_tables, disclosure, subgroups
 
 
 @pytest.mark.parametrize(
@@ -37,7 +41,7 @@ def test_no_row_or_column_hides_a_single_cell(counts: list[list[int]]) -> None:
 @pytest.mark.parametrize(
     ("counts", "most", "shown", "rest"),
     [
-        ({"a": 50, "b": 11, "c": 0}, 8, ["a", "b"], []),
+        ({"a": 50, "b": 11}, 8, ["a", "b"], []),
         ({"a": 50, "b": 30, "c": 6, "d": 5}, 8, ["a", "b"], ["c", "d"]),
         ({"a": 50, "b": 30, "c": 6}, 8, ["a"], ["b", "c"]),
         ({"a": 50, "b": 30, "c": 20, "d": 12}, 2, ["a", "b"], ["c", "d"]),
@@ -45,4 +49,45 @@ def test_no_row_or_column_hides_a_single_cell(counts: list[list[int]]) -> None:
     ],
 )
 def test_small_levels_are_put_together(counts: dict[str, int], most: int, shown: list[str], rest: list[str]) -> None:
-    assert disclosure.pooled(counts, most) == (shown, rest)
+    levels = [level for level, count in counts.items() for _ in range(count)]
+    assert disclosure.pooled(levels, range(len(levels)), most) == (shown, rest)
+
+
+def test_levels_of_few_people_are_put_together_however_many_units_they_have() -> None:
+    # 40 units of 40 people, 30 of 3, 20 of 2 (all of them among the 3), 12 of 12.
+    levels = ["a"] * 40 + ["b"] * 30 + ["c"] * 20 + ["d"] * 12
+    patients = [*range(40), *(100 + i % 3 for i in range(30)), *(100 + i % 2 for i in range(20)), *range(200, 212)]
+    assert disclosure.pooled(levels, patients, 8) == (["a"], ["d", "b", "c"])
+    # "b" and "c" are 9 and 8 people, 17 in sum, but only 9 in all.
+    shared = [*range(40), *(100 + i % 9 for i in range(30)), *(100 + i % 8 for i in range(20)), *range(200, 212)]
+    assert disclosure.pooled(levels, shared, 8) == (["a"], ["d", "b", "c"])
+    assert disclosure.pooled(["b"] * 30 + ["c"] * 30, [*range(30), *[0, 1, 2] * 10], 8) == ([], ["b", "c"])
+
+
+def test_a_small_part_does_not_follow_from_the_total() -> None:
+    assert disclosure.parts({"alive": 1995, "dead": 5}) == {"alive": "hidden", "dead": "<11"}
+    assert disclosure.parts({"alive": 1995, "dead": 0}) == {"alive": "1,995", "dead": "0"}
+    assert disclosure.parts({"CN": 40, "MCI": 3, "AD": 25}) == {"CN": "40", "MCI": "<11", "AD": "hidden"}
+
+
+def made_up(**columns: list[object]) -> Any:
+    """Prepared data of a binary task without modalities."""
+    cohort = pl.DataFrame(columns).with_row_index("unit_id")
+    manifest = {"kind": "binary", "target": ["died"], "classes": ["alive", "dead"]}
+    target = cohort["died"].to_numpy().astype(np.float32)
+    return SimpleNamespace(cohort=cohort, manifest=manifest, target=target, modalities=[])
+
+
+def test_the_size_of_a_small_class_does_not_follow_from_table_one() -> None:
+    prepared = made_up(patient_id=list(range(300)), died=[1] * 4 + [0] * 296)
+    table = cohort_tables.table_one(prepared).set_index("characteristic")
+    assert table.loc["Units"].tolist() == table.loc["Patients"].tolist() == ["300", "hidden", "<11"]
+
+
+def test_a_subgroup_is_of_as_many_people_as_are_shown() -> None:
+    ward = ["north"] * 200 + ["south"] * 100 + ["annex"] * 30
+    patients = [*range(300), *(1000 + i % 4 for i in range(30))]  # 30 stays of 4 people
+    prepared = made_up(patient_id=patients, died=[0, 1] * 165, ward=ward)
+    (found,) = subgroups.groupings(prepared, np.arange(330))
+    sizes = {level: mask.sum() for level, mask in found.levels.items()}
+    assert sizes == {"north": 200, subgroups.OTHERS: 130}
