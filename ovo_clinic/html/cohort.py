@@ -22,7 +22,7 @@ def question(material: Material) -> Section:
     blocks: list[Block] = [
         Text(f"Question: do {subject} ({heads}) differ in how well they predict, with all else equal?"),
         Text(f"Task: {manifest['title']}. Predicted: {_KINDS[manifest['kind']]} ({', '.join(names)})."),
-        Text(f"Main metric: {metric}, on test patients that no model was trained or chosen on."),
+        Text(f"Main metric: {metric}, on {_tested(manifest)}."),
     ]
     line = drawings.timeline(manifest["options"])
     if line is None:
@@ -30,6 +30,12 @@ def question(material: Material) -> Section:
     else:
         blocks.append(Drawing.of("timeline", line, _timeline_caption(manifest["options"])))
     return Section("question", "Question and task", blocks)
+
+
+def _tested(manifest: Mapping[str, Any]) -> str:
+    if manifest["split"].get("whole_patients", True):
+        return "test patients that no model was trained or chosen on"
+    return "test units, of which some are of patients that models were trained or chosen on"
 
 
 def _timeline_caption(options: Mapping[str, Any]) -> str:
@@ -69,8 +75,9 @@ def _steps(attrition: list[dict[str, Any]], kind: str) -> Iterator[dict[str, str
     before = None
     for step in attrition:
         binary = kind == "binary" and step["positives"] is not None
-        labels = f", {step['positives']:,} positive" if binary else ""
-        labels += "".join(f", {count:,} {name}" for name, count in step.get("classes", {}).items())
+        counts = {"negative": step["units"] - step["positives"], "positive": step["positives"]} if binary else {}
+        shown = list(disclosure.parts(counts).items())[1:] + list(disclosure.parts(step.get("classes", {})).items())
+        labels = "".join(f", {count} {name}" for name, count in shown)
         left = f"{step['units']:,} units, {step['patients']:,} patients{labels}"
         excluded = "" if before is None else f"{before - step['units']:,} units excluded"
         yield {"rule": step["rule"], "left": left, "excluded": excluded}
@@ -93,6 +100,8 @@ def _split_text(manifest: Mapping[str, Any]) -> str:
             f"Split by unit, not by patient: {manifest['patients_apart']:,} patients of the test part also stand in "
             "the training or validation part."
         )
+    if column := split.get("column"):
+        return f"Split as the column {column} says: all units of a patient are in one part."
     by = "patient" if split["by"] == "patient_id" else split["by"]
     stratified = ", stratified by outcome" if split["stratify"] else ""
     return f"Split by {by} (seed {split['seed']}{stratified}): all units of a patient are in one part."
@@ -125,7 +134,8 @@ def modalities(material: Material) -> Section:
     drawn = {
         "missingness": (
             modality_figures.sweep_figure,
-            f"{label} with modalities of the test units hidden from the trained models.",
+            f"{label} with modalities of the test units hidden from the trained models; below the axis: what "
+            "was hidden together.",
         ),
         "importance": (
             modality_figures.importance_figure,

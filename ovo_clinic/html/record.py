@@ -18,12 +18,8 @@ def settings(material: Material) -> Section:
     comparison = material.comparison
     manifest, results = comparison.prepared.manifest, comparison.results
     first = results[comparison.heads[0]][0]
-    config = {key: value for key, value in first["config"].items() if key not in ("seed", "data", "split")}
-    varied = _varied(comparison)
-    config["model"] = {key: value for key, value in config["model"].items() if key != varied}
-    shared = {**_flat(config), **_flat({"data": manifest["options"], "split": manifest["split"]})}
-    heads = {head: _flat(results[head][0]["config"]["model"][varied]) for head in comparison.heads}
-    heads |= {arm.label: _flat(arm.baseline.model_dump()) for arm in comparison.arms if arm.baseline}
+    shared, models = _shared_and_own(comparison)
+    shared |= _flat({"data": manifest["options"], "split": manifest["split"]})
     seeds = ", ".join(str(result["seed"]) for result in results[comparison.heads[0]])
     digests = {"data": manifest["key"], **manifest["digests"], "code": first["digests"]["code"]}
     origin = {"study": comparison.name, "seeds": seeds, "git commit": first["git_commit"] or "–"}
@@ -37,7 +33,7 @@ def settings(material: Material) -> Section:
         Table(
             "Options of the models",
             ["Model", "Options"],
-            [[head, ", ".join(f"{key}={value}" for key, value in own.items())] for head, own in heads.items()],
+            [[model, ", ".join(f"{key}={value}" for key, value in own.items())] for model, own in models.items()],
         ),
         Table(
             "Hashes", ["Of", "sha256 (the data's key: its first 32 digits)"], [[k, str(v)] for k, v in digests.items()]
@@ -49,6 +45,28 @@ def settings(material: Material) -> Section:
     if files:
         blocks.append(Table("Raw files", ["File", "Bytes", "sha256 of sampled content"], files))
     return Section("settings", "Settings and hashes", blocks)
+
+
+def _shared_and_own(comparison: Comparison) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """Settings of all networks, and by model its options, with what else is its own: tuning may set anything."""
+    varied = _varied(comparison)
+    common: dict[str, dict[str, str]] = {}
+    models: dict[str, dict[str, str]] = {}
+    for arm in comparison.arms:
+        config = comparison.results[arm.label][0]["config"]
+        if arm.baseline is not None:
+            models[arm.label] = _flat(arm.baseline.model_dump())
+            continue
+        alone = arm.kind == "modality"
+        left_out = ("seed", "data", "split", "model", *(["modalities"] if alone else []))
+        rest = {key: value for key, value in config["model"].items() if key != varied}
+        common[arm.label] = _flat({**{k: v for k, v in config.items() if k not in left_out}, "model": rest})
+        models[arm.label] = {} if alone else _flat(config["model"][varied])
+    first = common[comparison.heads[0]]
+    shared = {key: value for key, value in first.items() if all(o.get(key, value) == value for o in common.values())}
+    for label, settings in common.items():
+        models[label] |= {key: value for key, value in settings.items() if key not in shared}
+    return shared, {label: own for label, own in models.items() if own or label in comparison.contenders}
 
 
 def _varied(comparison: Comparison) -> str:
