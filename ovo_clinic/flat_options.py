@@ -55,7 +55,9 @@ class Cohort(Source):
 
 
 class Vector(Source):
-    """One row a unit, named columns; with none named, all but ids, labels and banned ones, by their declared types.
+    """One row a unit, named columns; with none named, by their declared types, all but ids, labels and banned ones.
+
+    Neither is then a feature what plays a part in any task of the spec: its labels, identifiers, what is split by.
 
     Attributes:
         numeric: measurements.

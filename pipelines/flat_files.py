@@ -259,7 +259,7 @@ def _vector(
 
 def _by_type(spec: DatasetSpec, cohort: Cohort, settings: Vector) -> Vector:
     """The settings with every column that may be a feature, by its declared type."""
-    never = _never_features(spec, cohort) | {settings.unit or cohort.unit}
+    never = _never_features(spec, cohort) | _parts_of_tasks(spec) | {settings.unit or cohort.unit}
     types = {name: kind for name, kind in spec.tables[settings.table].columns.items() if name not in never}
     if not types:
         raise UserError(f"table '{settings.table}' has no column left for a vector; leave its modality out")
@@ -269,6 +269,13 @@ def _by_type(spec: DatasetSpec, cohort: Cohort, settings: Vector) -> Vector:
             "categorical": [name for name, kind in types.items() if kind == "text"],
         }
     )
+
+
+def _parts_of_tasks(spec: DatasetSpec) -> set[str]:
+    """Columns with a part to play in a task of the spec: labels, identifiers, what is split by or names the part."""
+    tasks = spec.tasks.values()
+    names = [(*task.target, *task.identifiers, task.split.by, task.split.column or "") for task in tasks]
+    return {name.lower() for of_task in names for name in of_task}
 
 
 def _records(

@@ -401,6 +401,11 @@ def test_all_columns_by_type_but_never_the_outcome(source: Source) -> None:
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     groups = {column.group for column in prepared(config, source).array("stays").columns}
     assert groups == {"age", "ventilated", "sex"}
+    # What another task predicts, or splits by, tells of this one's outcome, or of the parts.
+    other = {**content["tasks"]["mine"], "target": ["ventilated"], "split": {"by": "sex"}}
+    content["tasks"]["other"] = other
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    assert {column.group for column in prepared(config, source).array("stays").columns} == {"age"}
 
 
 def test_description_holds_no_values_and_bans_outcomes(source: Source) -> None:
