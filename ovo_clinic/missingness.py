@@ -125,9 +125,9 @@ def sweep(comparison: Comparison, rates: Sequence[float], pattern: Pattern, *, s
         seed: of what is hidden.
 
     Returns:
-        One row per head, rate and headline metric: model, rate, hidden (share of the test units' modalities that were
-        there), metric, mean over seeds, low and high (95 % interval over patients); loss (mean at rate 0 minus mean)
-        and minus_first (mean minus that of the first head), each with paired bounds.
+        One row per head, rate and headline metric: model, pattern (its name), rate, hidden (share of the test units'
+        modalities that were there), metric, mean over seeds, low and high (95 % interval over patients); loss (mean at
+        rate 0 minus mean) and minus_first (mean minus that of the first head), each with paired bounds.
     """
     prepared = comparison.prepared
     names = prepared.chosen(comparison.results[comparison.heads[0]][0]["config"]["modalities"])
@@ -152,7 +152,7 @@ def sweep(comparison: Comparison, rates: Sequence[float], pattern: Pattern, *, s
             hidden = 1 - kept[rate][rows].sum() / max(1, there[rows].sum())
             for metric in metrics:
                 own = bootstrap.interval(_key(head, rate), metric)
-                line = {"model": head, "rate": rate, "hidden": hidden, "metric": metric}
+                line = {"model": head, "pattern": pattern.name, "rate": rate, "hidden": hidden, "metric": metric}
                 line |= {"mean": own.estimate, "low": own.low, "high": own.high}
                 loss = bootstrap.difference(_key(head, 0.0), _key(head, rate), metric)
                 first = bootstrap.difference(_key(head, rate), _key(comparison.heads[0], rate), metric)

@@ -20,6 +20,11 @@ MEASURES = {
     "shuffled": "shuffled at test time",
 }
 
+_TOGETHER = {
+    "random": "each modality of each unit by itself",
+    "natural": "whatever a training unit drawn at random lacks",
+}
+
 
 def draw(comparison: "Comparison", tables: Mapping[str, pd.DataFrame]) -> dict[str, Path]:
     """Draws what there is of `missingness` and `importance` into the study's folder, as PNG; name -> file."""
@@ -48,11 +53,19 @@ def sweep_figure(table: pd.DataFrame, metric: str, title: str = "", label: str =
         rate = 100 * own["rate"].to_numpy()
         axes.fill_between(rate, 100 * own["low"], 100 * own["high"], color=colour, alpha=0.12, lw=0)
         axes.plot(rate, 100 * own["mean"], color=colour, linestyle=dashes, marker="o", markersize=3.5, label=str(head))
-    axes.set(xlabel="missing at test time, %", ylabel=f"{label or metric}, %")
+    axes.set(xlabel=f"missing at test time, %\n({hidden_together(table)})", ylabel=f"{label or metric}, %")
     axes.set_xticks(sorted(set(100 * rows["rate"])))
     figure.suptitle(title)
     figures.legend(figure, axes, "mean over seeds,\n95 % over patients")
     return figure
+
+
+def hidden_together(table: pd.DataFrame) -> str:
+    """In words, what `missingness.sweep` hid together; tables of older versions do not say."""
+    if "pattern" not in table:
+        return "pattern not recorded"
+    name = str(table["pattern"].iloc[0])
+    return _TOGETHER.get(name) or f"{name.removeprefix('modality:')} alone"
 
 
 def importance_figure(table: pd.DataFrame, metric: str, title: str = "", label: str = "") -> "Figure":

@@ -127,7 +127,7 @@ def print_published(study: "Study") -> None:
 
 
 def _print_modality_tables(study: "Study") -> None:
-    from ovo_clinic import report
+    from ovo_clinic import modality_figures, report
 
     manifest = study.comparison.prepared.manifest
     metric = report.HEADLINE[manifest["kind"]][0]
@@ -135,7 +135,8 @@ def _print_modality_tables(study: "Study") -> None:
     for name, table in study.modality_tables.items():
         rows = table[table["metric"] == metric]
         if name == "missingness":
-            out.print(f"\n{title} with modalities of the test units hidden [95 % over patients]:")
+            together = modality_figures.hidden_together(table)
+            out.print(f"\n{title} with modalities of the test units hidden ({together}) [95 % over patients]:")
             cells = rows.assign(column=[f"{100 * rate:g} %" for rate in rows["rate"]])
             index, value = ["model"], "mean"
         else:

@@ -97,6 +97,8 @@ COMPARING = {
     f"compare {SMALL} --fusion self_attention_reference": "model.allow_unsafe=true",
     f"compare {SMALL} --fusion concat model.fusion.tokns=8": "model.fusion.tokns: no such setting; did you mean",
     f"compare {SMALL} --fusion ovo model.fusion.tokens=1": "tokens: ovo needs at least 2",
+    f"compare {SMALL} --pattern natural": "--pattern: says what goes missing together; give --missing, too",
+    "flops --paper --fusion ovo": "flops: --paper counts the published heads; leave out",
     f"compare {SMALL} --tracking-uri http://mlflow.example.org": "--allow-remote-tracking",
     f"train {SMALL} --tracking-uri sqlite:///text.db": "text.db cannot be opened",
     f"train {SMALL} --tracking-uri nonsense://": "--tracking-uri: ",

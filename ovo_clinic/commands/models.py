@@ -64,6 +64,8 @@ def flops(
     if paper == (task is not None):
         raise UserError("flops: give a task, such as `ovo-clinic flops simulation`, or --paper and no task")
     if task is None:
+        if raw or fusion or attention:
+            raise UserError("flops: --paper counts the published heads; leave out --raw, --fusion and --attention")
         print_paper_costs()
         return
     from ovo_clinic import costs as counting

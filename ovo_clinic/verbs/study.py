@@ -22,6 +22,7 @@ from ovo_clinic import (
 from ovo_clinic import experiment as experiments
 from ovo_clinic import folds as crossing
 from ovo_clinic import importance as importances
+from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.html import material, page
 from ovo_clinic.prepare import Prepared, prepare_task
@@ -120,6 +121,8 @@ def compare(
     }
     asked |= {"importance": importance, "folds": folds}
     experiment = experiments.load(task, overrides).with_compare({k: v for k, v in asked.items() if v is not None})
+    if pattern is not None and not experiment.compare.missing:
+        raise UserError("--pattern: says what goes missing together; give --missing, too, such as --missing 0.25,0.5")
     study.check_options(experiment, experiment.compare.fusion)  # preparing may take hours
     study.baseline_arms(experiment, experiment.compare.baselines)
     store = tracking.Store(tracking.tracking_uri(tracking_uri, allow_remote_tracking))
@@ -216,10 +219,15 @@ def _modality_tables(
         pattern = missingness.Pattern.parse(settings.pattern, names)
         found["missingness"] = missingness.sweep(comparison, missingness.with_zero(settings.missing), pattern)
     if settings.importance:
-        # Heads that attend need two modalities.
-        rest = {name: [other for other in names if other != name] for name in names if len(names) > 2}
         left_out = {
-            name: trained(experiment.model_copy(update={"modalities": others})) for name, others in rest.items()
+            name: trained(experiment.model_copy(update={"modalities": others}))
+            for name, others in _left_out(experiment, names).items()
         }
         found["importance"] = importances.table(comparison, left_out)
     return found
+
+
+def _left_out(experiment: Experiment, names: Sequence[str]) -> dict[str, list[str]]:
+    """Modality -> the others; none of two, as heads that attend need two, nor the one whose encoders are compared."""
+    needed = experiment.compare.encoders
+    return {name: [o for o in names if o != name] for name in names if len(names) > 2 and name not in needed}

@@ -17,6 +17,7 @@ from ovo_clinic.prepare import find
 from ovo_clinic.registry import Choice
 from ovo_clinic.study import Comparison
 from ovo_clinic.trained import Trained
+from ovo_clinic.verbs.study import _left_out as left_out
 
 NAMES = ["a", "b", "c"]
 
@@ -95,7 +96,9 @@ def test_rate_zero_is_the_study_and_the_rest_is_less(comparison: Comparison) -> 
     first = table[table["model"] == comparison.heads[0]]
     assert (first[["minus_first", "minus_first_low", "minus_first_high"]] == 0).all(axis=None)
     metric = str(table["metric"].iloc[0])
-    assert modality_figures.sweep_figure(table, metric).axes[0].get_legend_handles_labels()[1] == comparison.heads
+    axes = modality_figures.sweep_figure(table, metric).axes[0]
+    assert axes.get_legend_handles_labels()[1] == comparison.heads
+    assert axes.get_xlabel() == "missing at test time, %\n(each modality of each unit by itself)"
 
 
 def test_hidden_equals_a_data_set_without_it(comparison: Comparison) -> None:
@@ -147,13 +150,32 @@ def test_shuffled_units_get_the_modality_of_their_partner(comparison: Comparison
     assert np.array_equal(changed.target, batch.target)
 
 
+def test_what_was_hidden_together_is_said() -> None:
+    said = {
+        name: modality_figures.hidden_together(pd.DataFrame({"pattern": [name]}))
+        for name in ("natural", "modality:labs")
+    }
+    assert said == {"natural": "whatever a training unit drawn at random lacks", "modality:labs": "labs alone"}
+    assert modality_figures.hidden_together(pd.DataFrame({"rate": [0.5]})) == "pattern not recorded"
+
+
+def test_the_modality_whose_encoders_are_compared_is_never_left_out() -> None:
+    plain = experiments.load("simulation")
+    encoders = plain.with_compare({"encoders": {"a": ["mlp", "lstm"]}})
+    assert left_out(plain, NAMES) == {"a": ["b", "c"], "b": ["a", "c"], "c": ["a", "b"]}
+    assert left_out(encoders, NAMES) == {"b": ["a", "c"], "c": ["a", "b"]}
+    assert left_out(plain, NAMES[:2]) == {}
+
+
 def test_compare_writes_tables_and_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OVO_CLINIC_HOME", str(tmp_path))
     quick = ["data.modalities=3", "data.samples=300", "training.epochs=1", "model.dim=16"]
     command = ["compare", "simulation", *quick, "--fusion", "concat", "--seeds", "1", "--workers", "1"]
     done = CliRunner().invoke(app, [*command, "--missing", "0.5", "--pattern", "modality:modality_02", "--importance"])
     assert done.exit_code == 0, done.output
-    assert "with modalities of the test units hidden" in done.output and "modality_03" in done.output
+    assert (
+        "with modalities of the test units hidden (modality_02 alone)" in done.output and "modality_03" in done.output
+    )
     (folder,) = (path.parent for path in tmp_path.glob("studies/*/missingness.csv"))
     assert set(pd.read_csv(folder / "missingness.csv")["rate"]) == {0, 0.5}
     assert set(pd.read_csv(folder / "importance.csv")["measure"]) == {"left_out", "hidden", "shuffled"}
