@@ -27,6 +27,7 @@ CHECKS: tuple[Check, ...] = (
     timing.records_after_prediction,
     fitting.scalings,
     fitting.vocabularies,
+    fitting.pretrained_texts,
     telling.names_of_outcomes,
     telling.features_that_tell,
     proxies.identifier_or_calendar_proxies,

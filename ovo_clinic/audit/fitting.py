@@ -1,15 +1,16 @@
-"""Checks that scalings and vocabularies come from the training rows alone."""
+"""Checks that scalings, vocabularies and pretrained texts come from the training rows alone."""
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ovo_clinic import preprocessing
+from ovo_clinic import preprocessing, resources, runs
 from ovo_clinic.arrays import ModalityArray
 from ovo_clinic.audit.finding import Finding, Remarks, Unchecked, listed
 from ovo_clinic.audit.subject import Rows, Subject
@@ -24,10 +25,10 @@ _BLOCK = 256  # columns looked at together, so that memory stays at a fraction o
 
 def scalings(subject: Subject) -> Remarks:
     """Stored scalings of trained runs that differ from the ones fitted anew on the training rows."""
-    for name, scaling, runs in _stored(subject.folders):
+    for name, scaling, used in _stored(subject.folders):
         array = _fitted_on(subject, name, scaling)
         if array is None:
-            yield Unchecked(f"{name} ({runs} runs)", "its encoder makes features of its own, which it fits on")
+            yield Unchecked(f"{name} ({used} runs)", "its encoder makes features of its own, which it fits on")
             continue
         others = _different(scaling, preprocessing.fit(array, subject.prepared.rows("train")))
         if others:
@@ -36,10 +37,10 @@ def scalings(subject: Subject) -> Remarks:
                 ", but as one fitted on all rows" if not _different(scaling, preprocessing.fit(array, everyone)) else ""
             )
             yield Finding(
-                what=f"the stored scaling of {runs} trained run(s) is not the one of the training rows{told}: "
+                what=f"the stored scaling of {used} trained run(s) is not the one of the training rows{told}: "
                 f"{len(others)} of {len(scaling.columns)} columns differ",
                 where=f"{name}: {listed(others)}",
-                count=runs,
+                count=used,
                 why="means, medians and deviations of the test part tell the model about it before it is tested",
                 mend="fit on training rows only (`preprocessing.fit(array, prepared.rows('train'))`) and train anew",
             )
@@ -53,7 +54,7 @@ def _stored(folders: Sequence[Path]) -> list[tuple[str, Scaling, int]]:
         for name, scaling in preprocessing.load(folder / "preprocessing.json").items()
         if scaling.columns  # of token ids there is none
     )
-    return [(name, Scaling(**json.loads(text)), runs) for (name, text), runs in counts.items()]
+    return [(name, Scaling(**json.loads(text)), used) for (name, text), used in counts.items()]
 
 
 def _fitted_on(subject: Subject, name: str, scaling: Scaling) -> ModalityArray | None:
@@ -136,3 +137,44 @@ def _units_with(array: ModalityArray, units: Rows, columns: Rows) -> npt.NDArray
         any_step = np.logical_or.reduceat(there, first, axis=0) if rows.size else there
         counts[start : start + block.size] = any_step.sum(axis=0)
     return counts
+
+
+def pretrained_texts(subject: Subject) -> Remarks:
+    """Checkpoints of trained runs that `pretrain-text` made of the training units of another split."""
+    counts = Counter(found for folder in subject.folders for found in _checkpoints(folder))
+    for (name, checkpoint), used in counts.items():
+        origin = _pretrained_on(checkpoint)
+        if origin is None:
+            continue
+        if "split" not in origin:
+            yield Unchecked(
+                f"{name} ({used} runs)", "its checkpoint was pretrained on files; whose texts these are is open"
+            )
+        elif origin["split"] != subject.prepared.manifest["digests"]["split"]:
+            yield Finding(
+                what=f"the checkpoint of {used} trained run(s) was pretrained on the training units of task "
+                f"{origin['task']} in another split",
+                where=f"encoder of {name}",
+                count=used,
+                why="among its texts may be those of this split's test patients, whom it has read before it is tested",
+                mend="run `pretrain-text` with the same settings of the data and the split, and train anew",
+            )
+
+
+def _checkpoints(run: Path) -> Iterator[tuple[str, Path]]:
+    """(modality, folder) of each text encoder with a checkpoint that a run used."""
+    encoders = runs.read_result(run).get("config", {}).get("model", {}).get("encoders", {})
+    for name, choice in encoders.items():
+        if choice["name"] == "text":
+            yield name, resources.absolute(choice["checkpoint"], f"model.encoders.{name}.checkpoint")
+
+
+def _pretrained_on(checkpoint: Path) -> dict[str, Any] | None:
+    """What `pretrain-text` wrote of a checkpoint's texts; None for one that it did not make, or that is gone."""
+    from ovo_clinic.encoders.pretraining import RECORD  # loads torch
+
+    file = checkpoint / RECORD
+    if not file.is_file():
+        return None
+    origin: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["texts"]
+    return origin

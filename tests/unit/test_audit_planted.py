@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from ovo_clinic import arrays, experiment, preprocessing, resources, runs
-from ovo_clinic.audit import Finding, Report, Subject, audit, look
+from ovo_clinic.audit import Finding, Report, Subject, audit, fitting, look
 from ovo_clinic.audit.subject import trained_on
 from ovo_clinic.experiment import DataRequest
 from ovo_clinic.prepare import prepare_task
@@ -177,6 +177,37 @@ def test_scaling_of_all_rows(config: str) -> None:
     assert "one fitted on all rows" in found.what
     for folder in (*folders, other):
         shutil.rmtree(folder)
+
+
+def test_a_checkpoint_pretrained_on_another_split(config: str, folder: Path) -> None:
+    """Of this split, of another one, of files, downloaded; runs and records as they are left behind."""
+    prepared = prepare_task(experiment.load(config), None)
+    other = prepare_task(experiment.load(config, ["split.seed=6"]), None)
+    origins = {
+        "same": {"task": "small_ward", "split": prepared.manifest["digests"]["split"]},
+        "other": {"task": "small_ward", "split": other.manifest["digests"]["split"]},
+        "files": {"files": 3},
+        "downloaded": None,
+    }
+    found = {}
+    for name, origin in origins.items():
+        checkpoint, run = folder / f"bert_{name}", folder / f"run_{name}"
+        checkpoint.mkdir()
+        run.mkdir()
+        if origin is not None:
+            (checkpoint / "pretraining.json").write_text(json.dumps({"texts": origin}))
+        encoders = {"note": {"name": "text", "checkpoint": str(checkpoint)}, "default": {"name": "mlp"}}
+        runs.write_result(run, {"config": {"model": {"encoders": encoders}}})
+        subject = Subject(prepared, request(config).spec, request(config).task, (run,))
+        found[name] = look(subject, [fitting.pretrained_texts])
+    assert only(found["other"]).where == "encoder of note"
+    assert [report.findings for name, report in found.items() if name != "other"] == [[], [], []]
+    assert {name: len(report.unchecked) for name, report in found.items()} == {
+        "same": 0,
+        "other": 0,
+        "files": 1,
+        "downloaded": 0,
+    }
 
 
 def private(folder: Path, dataset: str, task: str, **pipeline: str) -> str:
