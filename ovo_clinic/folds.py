@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
-from ovo_clinic import report, statistics
+from ovo_clinic import report, significance, statistics
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepared import Prepared
@@ -119,4 +118,5 @@ def _tests(scores: pd.DataFrame, metric: str) -> pd.DataFrame:
             }
         )
     table = pd.DataFrame(rows, columns=["metric", "model", "against", "difference", "statistic", "p"])
-    return table.assign(p_holm=statistics.holm(np.asarray(table["p"], dtype=np.float64)))
+    pairs = list(zip(table["model"], table["against"], strict=True))
+    return table.assign(p_holm=significance.corrected_by_pair(pairs, table["p"].tolist(), statistics.holm))

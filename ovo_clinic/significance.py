@@ -1,11 +1,11 @@
 """The tests of a comparison as a table: every head against the best of the others, over seeds and over patients."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ovo_clinic import statistics
 
@@ -85,11 +85,27 @@ def _corrected(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows with their p-values corrected for the number of tests among them."""
     names = [name for name in rows[0] if name.endswith("_p")] if rows else []
     corrected: list[dict[str, Any]] = [dict(row) for row in rows]
+    pairs = [(row["model"], row["against"]) for row in rows]
     for name in names:
-        # The two best heads are each other's best: one test that stands in two rows, and counts once.
-        tests = {frozenset((row["model"], row["against"])): row[name] for row in rows}
         for suffix, correct in CORRECTIONS.items():
-            values = dict(zip(tests, correct(list(tests.values())), strict=True))
-            for row in corrected:
-                row[f"{name}_{suffix}"] = float(values[frozenset((row["model"], row["against"]))])
+            values = corrected_by_pair(pairs, [row[name] for row in rows], correct)
+            for row, value in zip(corrected, values, strict=True):
+                row[f"{name}_{suffix}"] = value
     return corrected
+
+
+def corrected_by_pair(
+    pairs: Sequence[tuple[str, str]], p_values: Sequence[float], correct: Callable[[ArrayLike], Floats]
+) -> list[float]:
+    """p-values corrected for how many tests there are.
+
+    The two best models are each other's best: one test that stands in two rows, and counts once.
+
+    Args:
+        pairs: who was tested against whom.
+        p_values: of these tests.
+        correct: a correction of `statistics`.
+    """
+    tests = {frozenset(pair): p for pair, p in zip(pairs, p_values, strict=True)}
+    values = dict(zip(tests, correct(list(tests.values())), strict=True))
+    return [float(values[frozenset(pair)]) for pair in pairs]
