@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 from polars import col
 
-from ovo_clinic import binning, events
+from ovo_clinic import binning, events, provenance
 from ovo_clinic.raw import RawFolder
 from ovo_clinic.resources import load_pipeline
 from ovo_clinic.staging import PART, Stage, stage
@@ -99,8 +99,13 @@ def stage_clean(
     if end_open:
         drops["charted, but not stored before the prediction"] = col("known") > col("last")
     wanted = col("itemid").is_in(channels.itemids(table))
-    name = f"{table}-{windows[PART].n_unique()}"
+    name = f"{table}-{parts_name(windows)}"
     return stage(raw, table, wanted, query, drops, name, (*COLUMNS, *stored))
+
+
+def parts_name(windows: pl.DataFrame) -> str:
+    """How many parts there are, and a digest of who is in which: with other --memory a killed run cuts them anew."""
+    return f"{windows[PART].n_unique()}-{provenance.digest_of(windows[PART].to_list())[:8]}"
 
 
 def clean(

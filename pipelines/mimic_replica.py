@@ -52,7 +52,7 @@ def stage_replica(raw: RawFolder, table: str, windows: pl.DataFrame, channels: "
         "without a value": col("text").is_null(),
     }
     wanted = col("itemid").is_in(channels.itemids(table))
-    return stage(raw, table, wanted, query, drops, f"{table}-replica-{windows[PART].n_unique()}", COLUMNS)
+    return stage(raw, table, wanted, query, drops, f"{table}-replica-{mimic_events.parts_name(windows)}", COLUMNS)
 
 
 def replica(rows: pl.DataFrame, channels: "mimic_channels.Channels") -> tuple["mimic_events.Events", Counter[str]]:

@@ -262,7 +262,7 @@ def test_little_memory_and_another_order_of_rows_change_nothing(tmp_path: Path) 
     plain = of(tmp_path / "a", rows)
     other = run(write(tmp_path / "b", {name: list(found)[::-1] for name, found in rows.items()}), memory=8192 * 100)
     # Six stays of 72 hours each, 100 hours at a time by where a stay begins: 0, 72 | 144 | 216, 288 | 360.
-    assert len(list((tmp_path / "b" / "work" / "chartevents-4").glob("part=*"))) == 4
+    assert len(list((tmp_path / "b" / "work").glob("chartevents-4-*/part=*"))) == 4
     for name in ("time_series", "demographics"):
         order = ["unit_id", "hours"] if name == "time_series" else ["unit_id"]
         first, second = (found.modalities[name].frame.sort(order) for found in (plain, other))
@@ -273,11 +273,12 @@ def test_little_memory_and_another_order_of_rows_change_nothing(tmp_path: Path) 
 def test_a_finished_pass_is_found_again_and_an_unfinished_one_starts_again(tmp_path: Path) -> None:
     folder = write(tmp_path, tables())
     first = run(folder)
-    work = folder / "work"
-    for partial in ("chartevents-1.partial", "labevents-1.partial"):
-        (work / partial / "part=0").mkdir(parents=True)
-        (work / partial / "part=0" / "half.parquet").write_bytes(b"PAR1")
-    shutil.rmtree(work / "labevents-1")
+    passes = sorted((folder / "work").glob("*events-1-*"))
+    for finished in passes:
+        partial = finished.with_name(f"{finished.name}.partial") / "part=0"
+        partial.mkdir(parents=True)
+        (partial / "half.parquet").write_bytes(b"PAR1")
+    shutil.rmtree(passes[1])
     with gzip.open(folder / "icu" / "chartevents.csv.gz", "rt") as file:
         header = file.readline()
     with gzip.open(folder / "icu" / "chartevents.csv.gz", "wt") as file:  # would be empty if it were read again
@@ -285,6 +286,21 @@ def test_a_finished_pass_is_found_again_and_an_unfinished_one_starts_again(tmp_p
     again = run(folder)
     assert again.modalities["time_series"].frame.equals(first.modalities["time_series"].frame)
     assert again.notes == first.notes
+
+
+@pytest.mark.parametrize("name", ["tables", "replica_tables"])
+def test_a_killed_run_goes_on_with_other_memory(tmp_path: Path, name: str) -> None:
+    """Stays of 72 hours begin at 0, 72 ... 360: cut at 190 and at 250, they are in two parts of other stays."""
+    rows = tables(labevents=[lab(P, H, "10:30", 50820, 7.3)])
+    plain = of(tmp_path / "a", rows, name)
+    folder = write(tmp_path / "b", rows)
+    run(folder, name, memory=8192 * 190)
+    shutil.rmtree(next((folder / "work").glob("labevents-*")))  # as one that was killed in between leaves it
+    other = run(folder, name, memory=8192 * 250)
+    assert len({found.name.split("-")[-2] for found in (folder / "work").glob("chartevents-*")}) == 1
+    assert len(list((folder / "work").glob("chartevents-*"))) == 2
+    frames = [found.modalities["time_series"].frame.sort("unit_id", "hours") for found in (plain, other)]
+    assert frames[0].equals(frames[1])
 
 
 def test_a_damaged_file_is_told_in_one_line(tmp_path: Path) -> None:
