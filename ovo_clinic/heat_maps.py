@@ -180,13 +180,15 @@ def write_units(prepared: Prepared, folder: Path, units: int) -> list[Path]:
         units: how many, the first ones that have an image.
 
     Returns:
-        One PNG a unit and image, named by its row of the cohort.
+        One PNG a unit and image, named by its row of the cohort; none where no test unit has an image.
     """
     out, trained = folder / FOLDER, Trained(folder, prepared)
     written = []
     for name in image_modalities(trained):
         out.mkdir(mode=0o700, exist_ok=True)
         rows = units_with(prepared, name, units)
+        if rows.size == 0:
+            continue
         maps = maps_of(trained, name, rows)
         images = _images(trained, name, rows)[0][:, 0].numpy()
         for place, row in enumerate(rows):

@@ -20,7 +20,7 @@ def heat_maps(study: str | None = None, *, model: str | None = None, units: int 
         The pictures, patient-level and readable by their owner only.
 
     Raises:
-        UserError: no such study or model, or one without images.
+        UserError: no such study or model, or one without images of test units.
     """
     comparison = studies.read(studies.find(study))
     label = comparison.heads[0] if model is None else model
@@ -29,5 +29,7 @@ def heat_maps(study: str | None = None, *, model: str | None = None, units: int 
     folder = comparison.run_folders[label][0]
     written = maps.write_units(comparison.prepared, folder, units)
     if not written:
-        raise UserError(f"{comparison.name}: '{label}' takes no images, so that there is nothing to picture")
+        raise UserError(
+            f"{comparison.name}: '{label}' takes no images, or no test unit has one: there is nothing to picture"
+        )
     return written

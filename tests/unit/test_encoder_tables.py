@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -197,6 +198,14 @@ def test_partners_differ_in_preconditioning_alone() -> None:
     }
     comparison = compared({name: [[0.5]] for name in models}, models)
     assert preconditioning.pairs(comparison) == [Pair("ViT", "ViT+"), Pair("DeiT", "DeiT+")]
+
+
+def test_no_picture_where_no_test_unit_has_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a partial download of X-rays."""
+    data = SimpleNamespace(modalities=[Modality("film", "image", 1, (16, 16))])
+    monkeypatch.setattr(heat_maps, "Trained", lambda folder, prepared: SimpleNamespace(data=data))
+    prepared: Any = SimpleNamespace(rows=lambda split: np.arange(3), present=lambda name: np.arange(9) > 5)
+    assert heat_maps.write_units(prepared, tmp_path, 4) == []
 
 
 def test_attention_of_the_class_token_in_formulas() -> None:
