@@ -170,7 +170,8 @@ def _frame(
     predictor = predictors.load(folder)
     arrays = predictor.inputs(prepared, modalities)
     probabilities = predictor.probabilities(arrays).reshape(prepared.cohort.height, -1)
-    present = np.stack([prepared.present(name) for name in modalities], axis=1)
+    # Of what the model is fed: a unit may have a modality, and no embedding of it.
+    present = np.stack([arrays[name].present for name in modalities], axis=1)
     missing = [";".join(np.array(modalities)[~row]) for row in present]
     hours = request.options.get("prediction_hours")
     names = outcome_names(runs.read_result(folder)["task"])

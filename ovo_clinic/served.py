@@ -52,7 +52,8 @@ class TableModel:
             params: none are known; MLflow hands them over.
 
         Raises:
-            UserError: a column that the model does not know, time steps of unlike numbers, or no image.
+            UserError: a column that the model does not know, a cell that is no number, no list or no image, or time
+                steps of unlike numbers.
         """
         known = list(portable.columns(self._profiles))
         for name in frame.columns:
@@ -93,7 +94,7 @@ class _Table(Prepared):
         values = np.full((len(self.frame), len(given)), np.nan, dtype=np.float32)
         for place, column in enumerate(given):
             if column is not None:
-                values[:, place] = pd.to_numeric(column).to_numpy(dtype=np.float32, na_value=np.nan)
+                values[:, place] = _numbers(column)
         present = np.asarray((~np.isnan(values)).any(axis=1), dtype=np.bool_)
         return ModalityArray(profile.columns, _zero_filled(values, profile), present)
 
@@ -126,11 +127,29 @@ def _images(cells: list[Any], name: str, profile: Profile) -> ModalityArray:
     return ModalityArray(profile.columns, values, index >= 0, kind="image", index=index)
 
 
+def _numbers(column: "pd.Series[Any]") -> npt.NDArray[np.float32]:
+    try:
+        return pd.to_numeric(column).to_numpy(dtype=np.float32, na_value=np.nan)
+    except (TypeError, ValueError):
+        raise UserError(
+            f"column '{column.name}' holds a cell that is no number; give numbers, or leave cells empty"
+        ) from None
+
+
+def _steps(column: "pd.Series[Any] | None", row: int) -> Any:
+    """The numbers of a cell; None where it is empty."""
+    cell = None if column is None else column.iloc[row]
+    if np.ndim(cell):
+        return cell
+    if column is not None and not pd.isna(cell):
+        raise UserError(
+            f"row {row}: column '{column.name}' holds {type(cell).__name__}; give a list, one number a time step"
+        )
+    return None
+
+
 def _sequence(given: list["pd.Series[Any] | None"], name: str, profile: Profile, units: int) -> ModalityArray:
-    cells = [
-        [None if column is None or np.ndim(column.iloc[row]) == 0 else column.iloc[row] for column in given]
-        for row in range(units)
-    ]
+    cells = [[_steps(column, row) for column in given] for row in range(units)]
     steps = [{len(cell) for cell in row if cell is not None} for row in cells]
     for row, lengths in enumerate(steps):
         if len(lengths) > 1:

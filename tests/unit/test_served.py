@@ -10,14 +10,20 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 from mlflow.models import Model
 from PIL import Image
 
-from ovo_clinic import experiment, portable, runs, served, training
+from ovo_clinic import experiment, portable, predictors, runs, served, training
+from ovo_clinic import predict as predicting
+from ovo_clinic.arrays import Column
+from ovo_clinic.drift import Profile
 from ovo_clinic.errors import UserError
 from ovo_clinic.predict import model_hash, predict
 from ovo_clinic.prepare import prepare_task
@@ -217,3 +223,45 @@ def test_cells_that_are_none_are_absent_and_wrong_ones_are_told(ward: Ward) -> N
             model.predict(whole.assign(film=[cell] * 6))
         assert "film.png" not in str(caught.value)
     assert portable.columns(portable.inputs(ward.runs["tuned"]))["film"] == "file"
+
+
+def small_table(kind: str, **columns: list[object]) -> served._Table:
+    names = [Column(name, "numeric", name) for name in ("pulse", "sodium")]
+    profile = Profile(kind, names, [1.0] * 2, [0.0] * 2, [9.0] * 2)
+    frame = pd.DataFrame({f"ward|{name}": cells for name, cells in columns.items()})
+    return served._Table(Path(), {}, frame, {"ward": profile})
+
+
+def test_a_number_in_place_of_a_list_is_not_taken_for_nothing() -> None:
+    found = small_table("sequence", pulse=[[70.0, 75.0], None, []], sodium=[[140.0, None], np.nan, None]).array("ward")
+    assert found.present.tolist() == [True, False, False] and found.offsets is not None
+    np.testing.assert_array_equal(found.values, [[70, 140], [75, np.nan]])
+    with pytest.raises(
+        UserError, match=r"^row 1: column 'ward\|pulse' holds float; give a list, one number a time step$"
+    ):
+        small_table("sequence", pulse=[[70.0, 75.0], 80.0]).array("ward")
+
+
+def test_a_text_in_place_of_a_number_is_told_without_its_words() -> None:
+    found = small_table("vector", pulse=[70, "75", None]).array("ward")
+    np.testing.assert_array_equal(found.values, [[70, np.nan], [75, np.nan], [np.nan, np.nan]])
+    assert found.present.tolist() == [True, True, False]
+    with pytest.raises(UserError, match=r"^column 'ward\|sodium' holds a cell that is no number; ") as caught:
+        small_table("vector", sodium=[140, CANARY]).array("ward")
+    assert CANARY not in str(caught.value)
+
+
+def test_a_unit_without_an_embedding_lacks_the_modality(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though its raw files hold the modality: the model is fed the embeddings."""
+    cohort = pl.DataFrame({"unit_id": [1, 2, 3], "patient_id": [1, 1, 2]})
+    raw = {"series": np.array([True, True, True]), "labs": np.array([True, False, True])}
+    fed = {**raw, "series": np.array([True, False, False])}
+    arrays = {name: SimpleNamespace(present=there) for name, there in fed.items()}
+    predictor = SimpleNamespace(inputs=lambda *_: arrays, probabilities=lambda _: np.array([0.1, 0.2, 0.3]))
+    monkeypatch.setattr(predictors, "load", lambda _: predictor)
+    monkeypatch.setattr(runs, "read_result", lambda _: {"task": {"kind": "binary", "classes": ["no", "yes"]}})
+    prepared: Any = SimpleNamespace(cohort=cohort, present=raw.__getitem__)
+    request: Any = SimpleNamespace(options={})
+    found = predicting._frame(Path(), prepared, request, "digest", list(raw))
+    assert found["missing_modalities"].to_list() == ["", "series;labs", "series"]
+    assert found["probability_yes"].to_list() == [0.1, 0.2, 0.3]
