@@ -28,7 +28,7 @@ def question(material: Material) -> Section:
     if line is None:
         blocks.append(Text("The task has no prediction time in hours, so that there is no time line to draw."))
     else:
-        blocks.append(Drawing.of("timeline", line, _timeline_caption(manifest["options"])))
+        blocks.append(Drawing.of("timeline", line, _timeline_caption(manifest)))
     return Section("question", "Question and task", blocks)
 
 
@@ -38,13 +38,17 @@ def _tested(manifest: Mapping[str, Any]) -> str:
     return "test units, of which some are of patients that models were trained or chosen on"
 
 
-def _timeline_caption(options: Mapping[str, Any]) -> str:
+def _timeline_caption(manifest: Mapping[str, Any]) -> str:
+    options = manifest["options"]
     text = f"Prediction {options['prediction_hours']:g} hours after the index time."
     if lookback := options.get("lookback_hours"):
         text += f" Records count from {lookback:g} hours before the index time."
     if gap := options.get("gap_hours"):
         text += f" Units that leave within {gap:g} hours after the prediction are left out."
-    return f"{text} A record at or after the prediction is dropped, whatever the modality."
+    text += " A record at or after the prediction is dropped, whatever the modality"
+    # What a pipeline notes of a modality under its bare name is how it departs from that.
+    departing = ", ".join(name for name in manifest["modalities"] if name in manifest["notes"])
+    return f"{text}, but see the note on {departing} under Cohort." if departing else f"{text}."
 
 
 def cohort(material: Material) -> Section:

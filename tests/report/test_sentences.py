@@ -74,3 +74,10 @@ def test_settings_that_tuning_gave_to_one_model_are_its_own() -> None:
         "concat": "name=concat, training.learning_rate=0.01",
         "ovo": "name=ovo, training.learning_rate=0.001",
     }
+
+
+def test_modalities_without_times_are_not_said_to_be_cut() -> None:
+    manifest = {"options": {"prediction_hours": 24.0}, "modalities": {"labs": {}, "codes": {}}, "notes": {}}
+    assert cohort._timeline_caption(manifest).endswith("is dropped, whatever the modality.")
+    noted = {**manifest, "notes": {"codes": "known_before, every record is taken as known", "codes: blank": 3}}
+    assert cohort._timeline_caption(noted).endswith("whatever the modality, but see the note on codes under Cohort.")
