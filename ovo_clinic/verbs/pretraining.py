@@ -26,7 +26,7 @@ class Source:
         column: of the tables in that folder.
 
     Raises:
-        UserError: neither or both are named.
+        UserError: neither or both are named, or an option is of the other one.
     """
 
     task: str | None = None
@@ -39,6 +39,10 @@ class Source:
     def __post_init__(self) -> None:
         if (self.task is None) == (self.folder is None):
             raise UserError("pretrain-text: give either a task or --texts FOLDER")
+        if self.folder is not None and self.modality is not None:
+            raise UserError("pretrain-text: --modality is of a task, and none is named")
+        if self.task is not None and self.column != "text":
+            raise UserError("pretrain-text: --column is of the tables of --texts FOLDER; a task's spec names its own")
 
     def texts(self) -> corpus.Texts:
         """The texts.

@@ -270,6 +270,8 @@ def test_the_command_writes_for_its_owner_alone_and_mlflow_gets_no_word(
     [
         ((), "give either a task or --texts FOLDER"),
         (("simulation", "--texts", "FOLDER"), "give either a task or --texts FOLDER"),
+        (("--texts", "FOLDER", "--modality", "note"), "--modality is of a task, and none is named"),
+        (("simulation", "--column", "letter"), "--column is of the tables of --texts FOLDER"),
         (("--texts", "FOLDER", "training.epochs=3"), "training.epochs=3 is of a task, and none is named"),
         (("--texts", "FOLDER", "pretraining.epoch=3"), "pretraining.epoch: no such setting; did you mean 'epochs'?"),
     ],
