@@ -129,11 +129,12 @@ def _images(cells: list[Any], name: str, profile: Profile) -> ModalityArray:
 
 def _numbers(column: "pd.Series[Any]") -> npt.NDArray[np.float32]:
     try:
-        return pd.to_numeric(column).to_numpy(dtype=np.float32, na_value=np.nan)
+        numbers: npt.NDArray[np.float32] = pd.to_numeric(column).to_numpy(dtype=np.float32, na_value=np.nan)
     except (TypeError, ValueError):
         raise UserError(
             f"column '{column.name}' holds a cell that is no number; give numbers, or leave cells empty"
         ) from None
+    return numbers
 
 
 def _steps(column: "pd.Series[Any] | None", row: int) -> Any:
