@@ -23,6 +23,8 @@ def cached(
 ) -> ModalityArray:
     """The array that `make` gives, made once for a prepared data set and memory-mapped from then on.
 
+    Another version of this package or of a library makes it anew: like a run's, its numbers may then be others.
+
     Args:
         prepared: the data set.
         modality: what the array is made of.
@@ -30,7 +32,8 @@ def cached(
         make: makes it.
     """
     parent = prepared.folder / "derived"
-    folder = parent / provenance.digest_of({"modality": modality, **identity})[:32]
+    made_by = {"code": provenance.code_digest(), "versions": provenance.versions()}
+    folder = parent / provenance.digest_of({"modality": modality, **identity, **made_by})[:32]
     described = folder / "array.json"
     if not described.is_file():
         parent.mkdir(mode=0o700, exist_ok=True)

@@ -59,7 +59,8 @@ def summary(comparison: Comparison, costs: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         comparison: of encoders.
-        costs: of `token_costs.table`; where the trained size is not among its sizes, the nearest one stands for it.
+        costs: of `token_costs.table`; where the trained size (of sequences the median length) is not among its sizes,
+            the nearest one stands for it.
 
     Returns:
         One row per encoder: model; accuracy (binary and multiclass tasks; the class of the highest probability) and the
@@ -67,9 +68,8 @@ def summary(comparison: Comparison, costs: pd.DataFrame) -> pd.DataFrame:
     """
     metric = report.HEADLINE[comparison.prepared.manifest["kind"]][0]
     (name,) = comparison.arms[-1].experiment.compare.encoders
-    side = comparison.prepared.manifest["modalities"][name].get("size")
-    sizes = sorted(set(costs["size"]))
-    size = sizes[-1] if side is None else min(sizes, key=lambda other: abs(other - side))
+    trained = _trained_size(comparison.prepared, name)
+    size = min(sorted(set(costs["size"])), key=lambda other: abs(other - trained))
     rows: list[dict[str, Any]] = []
     for label in comparison.heads:
         scores = {"accuracy": _accuracy(comparison, label), metric: report.scores(comparison, label, metric)}
@@ -79,6 +79,16 @@ def summary(comparison: Comparison, costs: pd.DataFrame) -> pd.DataFrame:
                 sd = values.std(ddof=1) if values.size > 1 else np.nan
                 rows[-1] |= {f"{measure}_mean": values.mean(), f"{measure}_sd": sd}
     return pd.DataFrame(rows).merge(costs[costs["size"] == size], on="model")
+
+
+def _trained_size(prepared: Prepared, modality: str) -> int:
+    """The side of the images, or the median number of time steps of the units that have any; see `compare.sizes`."""
+    entry = prepared.manifest["modalities"][modality]
+    if entry["kind"] != "sequence":
+        return int(entry.get("size", 1))
+    array = prepared.array(modality)
+    assert array.offsets is not None
+    return int(np.median(np.diff(array.offsets)[array.present]))
 
 
 def _accuracy(comparison: Comparison, label: str) -> NDArray[np.float64] | None:

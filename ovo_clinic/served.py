@@ -139,7 +139,7 @@ def _numbers(column: "pd.Series[Any]") -> npt.NDArray[np.float32]:
 
 def _steps(column: "pd.Series[Any] | None", row: int) -> Any:
     """The numbers of a cell; None where it is empty."""
-    cell = None if column is None else column.iloc[row]
+    cell: Any = None if column is None else column.iloc[row]
     if np.ndim(cell):
         return cell
     if column is not None and not pd.isna(cell):

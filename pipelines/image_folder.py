@@ -167,9 +167,11 @@ def tables(
         recipe: see `images.RECIPES`.
 
     Raises:
-        UserError: a column that is not declared, a label that should be a number and is none, two rows of one image, or
-            a name that several files have.
+        UserError: several modalities, a column that is not declared, a label that should be a number and is none, two
+            rows of one image, or a name that several files have.
     """
+    if len(spec.modalities) > 1:
+        raise UserError(f"modalities: {', '.join(spec.modalities)}; a folder of images is one, the image: name only it")
     used = [table, *(join.table for join in joins)]
     for name in used:
         if name not in spec.tables:
@@ -202,9 +204,8 @@ def tables(
     frame = frame.with_columns(path=found).drop_nulls("path")
     steps.append(_step("its image is in the folder", frame, labels))
     kept = dict.fromkeys(["unit_id", "patient_id", *labels, *columns])
-    (modality,) = spec.modalities
     image = ImageTable(frame.select("unit_id", "path"), size, recipe, absent)
-    return Tables(frame.select(*kept), {modality: image}, steps, notes)
+    return Tables(frame.select(*kept), {next(iter(spec.modalities)): image}, steps, notes)
 
 
 def _parts(file: str) -> list[tuple[str, str | None, str]]:

@@ -46,8 +46,9 @@ def prevalence_drift(subject: Subject) -> Remarks:
             where="split",
             count=len(drifting),
             why="parts that differ by more than chance were not drawn alike: by time, site or outcome",
-            mend="draw the split at random, stratified; where time or site divides it on purpose, say so",
-            declared=subject.leaky,
+            mend="draw the split at random, stratified; where time or site divides it on purpose, name that column in "
+            "`split.column` or `split.by`",
+            declared=subject.divided or subject.leaky,
         )
 
 

@@ -50,6 +50,16 @@ class Subject:
         return None if self.prepared.manifest["split"].get("whole_patients", True) else self.leaky
 
     @property
+    def divided(self) -> str | None:
+        """By what the parts were told to differ, such as a site; None = they were drawn alike, patient by patient."""
+        split = self.prepared.manifest["split"]
+        if split.get("lists"):
+            return f"the parts are those of {', '.join(split['lists'])}"
+        if split.get("column"):
+            return f"the parts are those of the column '{split['column']}'"
+        return None if split.get("by", "patient_id") == "patient_id" else f"whole groups of '{split['by']}' were drawn"
+
+    @property
     def split(self) -> npt.NDArray[np.str_]:
         """(N,) the part of every unit."""
         return self.prepared.split

@@ -130,6 +130,8 @@ def tables(raw, spec, *, units: int = 600) -> Tables:
     number = np.arange(units)
     died = (rng.random(units) < np.where(number % 10 < 7, 0.1, 0.5)).astype(int)
     cohort = pl.DataFrame({"unit_id": number, "patient_id": number, "died": died, "half": number % 10})
+    part = pl.when(pl.col("half") < 7).then(pl.lit("train")).when(pl.col("half") < 8).then(pl.lit("validation"))
+    cohort = cohort.with_columns(part=part.otherwise(pl.lit("test")))
     frame = pl.DataFrame({"unit_id": number, "pulse": rng.normal(80, 9, units)})
     return Tables(cohort, {"vitals": VectorTable(frame)}, [Step("all", units, units)])
 """
@@ -154,6 +156,12 @@ def test_prevalence_that_differs_between_parts(tmp_path: Path, home: Path) -> No
     died = prepared.target
     share = f"{died[half < 7].mean():.1%}"
     assert f"train {share}" in report.findings[0].what
+    assert report.findings[0].declared is None
+
+    request = experiment.load(str(tmp_path / "drift.yaml"), ["split.column=part"]).data_request()
+    divided = prepare_task(experiment.load(str(tmp_path / "drift.yaml"), ["split.column=part"]), None)
+    (finding,) = look(Subject(divided, request.spec, request.task)).findings
+    assert (finding.check, finding.declared) == ("prevalence_drift", "the parts are those of the column 'part'")
 
 
 ON_THE_HOUR = """
