@@ -17,7 +17,7 @@ from ovo_clinic.arrays import ModalityArray
 from ovo_clinic.errors import UserError
 from ovo_clinic.prepared import Prepared
 from ovo_clinic.preprocessing import Scaling
-from ovo_clinic.registry import ENCODERS, Choice
+from ovo_clinic.registry import ENCODERS
 from ovo_clinic.settings import ModelConfig
 from ovo_clinic.splitting import SPLITS
 from ovo_clinic.types import Batch, Modality
@@ -106,7 +106,7 @@ def model_inputs(prepared: Prepared, names: Sequence[str], settings: ModelConfig
 
 
 def _encoder_input(prepared: Prepared, name: str, settings: ModelConfig) -> ModalityArray:
-    choice = settings.encoders.get(name, settings.encoders.get("default", Choice(name="mlp")))
+    choice = settings.encoder(name)
     path = f"model.encoders.{name}"
     encoder: Any = ENCODERS.get(choice.name, path)
     if hasattr(encoder, "inputs"):

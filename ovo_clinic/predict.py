@@ -6,17 +6,21 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
 from ovo_clinic import drift, raw_folders, resources, runs
+from ovo_clinic.arrays import ModalityArray
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import DataRequest
 from ovo_clinic.new_data import prepare_new
 from ovo_clinic.prepared import Prepared
 from ovo_clinic.raw_folders import Given
+
+if TYPE_CHECKING:
+    from ovo_clinic.predictors import Predictor
 
 MODEL_FILES = ("result.json", "model.safetensors", "preprocessing.json", "inputs.json")
 """What of a run's folder makes a model: aggregates and weights, no rows."""
@@ -46,6 +50,7 @@ def predict(
     out: Path | None = None,
     *,
     config: str | None = None,
+    embeddings: Mapping[str, Path] | None = None,
     tracking_uri: str | None = None,
     allow_remote_tracking: bool = False,
 ) -> Predictions:
@@ -57,6 +62,8 @@ def predict(
         raw: folder of the new raw files, or one for each source.
         out: a new .csv or .parquet file (default: under OVO_CLINIC_HOME/predictions).
         config: of a private data set, the config whose folder its spec lies in.
+        embeddings: modality -> file of the new units' embeddings, where the model reads some in place of it. That of
+            the training is not taken unasked: units of another place may have the ids of its units.
         tracking_uri: MLflow store that a run id or a model's name is looked up in.
         allow_remote_tracking: permit a store on another machine.
 
@@ -74,8 +81,10 @@ def predict(
         data = Path(working) / "data"
         data.mkdir()
         trained = drift.load(folder / "inputs.json")
+        _check_embeddings(folder, list(trained), embeddings or {})
         prepared = prepare_new(request, raw_folders.by_source(raw, request.spec.tables), trained, data)
-        frame = _frame(folder, prepared, request, digest, list(trained))
+        predictor = _load(folder, embeddings or {})
+        frame = _frame(folder, prepared, request, digest, predictor.inputs(prepared, list(trained)), predictor)
         attrition = {step["rule"]: step["units"] for step in prepared.manifest["attrition"]}
     _write(frame, file)
     return Predictions(frame, file, attrition, result["task"]["leaky"])
@@ -162,17 +171,39 @@ def outcome_names(task: Mapping[str, Any]) -> list[str]:
             return list(task["target"])
 
 
-def _frame(
-    folder: Path, prepared: Prepared, request: DataRequest, digest: str, modalities: Sequence[str]
-) -> pl.DataFrame:
+def _check_embeddings(folder: Path, modalities: Sequence[str], given: Mapping[str, Path]) -> None:
+    """Raises UserError: a file is not named, or one that the model does not read is."""
     from ovo_clinic import predictors
 
-    predictor = predictors.load(folder)
-    arrays = predictor.inputs(prepared, modalities)
+    read = predictors.reads_rows(folder, modalities)
+    if unread := sorted(set(given) - set(read)):
+        names = ", ".join(read) or "none"
+        raise UserError(f"--embeddings: the model reads none in place of '{unread[0]}' (but of: {names}); leave it out")
+    if lacking := [name for name in read if name not in given]:
+        raise UserError(
+            f"--embeddings: the model reads embeddings in place of {lacking[0]}; name the file of the new units: "
+            f"--embeddings {lacking[0]}=FILE"
+        )
+
+
+def _load(folder: Path, embeddings: Mapping[str, Path]) -> "Predictor":
+    from ovo_clinic import predictors
+
+    return predictors.load(folder, embeddings)
+
+
+def _frame(
+    folder: Path,
+    prepared: Prepared,
+    request: DataRequest,
+    digest: str,
+    arrays: Mapping[str, ModalityArray],
+    predictor: "Predictor",
+) -> pl.DataFrame:
     probabilities = predictor.probabilities(arrays).reshape(prepared.cohort.height, -1)
     # Of what the model is fed: a unit may have a modality, and no embedding of it.
-    present = np.stack([arrays[name].present for name in modalities], axis=1)
-    missing = [";".join(np.array(modalities)[~row]) for row in present]
+    present = np.stack([array.present for array in arrays.values()], axis=1)
+    missing = [";".join(np.array(list(arrays))[~row]) for row in present]
     hours = request.options.get("prediction_hours")
     names = outcome_names(runs.read_result(folder)["task"])
     return prepared.cohort.select("unit_id", "patient_id").with_columns(

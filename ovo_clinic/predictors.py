@@ -11,7 +11,7 @@ from ovo_clinic import fitted, preprocessing, runs, tabular, training
 from ovo_clinic.arrays import ModalityArray
 from ovo_clinic.data import IN_MEMORY_BYTES, ClinicalDataset, Source, evaluation_batch, model_inputs
 from ovo_clinic.prepared import TASK_FIELDS, Prepared
-from ovo_clinic.registry import BASELINES, Choice
+from ovo_clinic.registry import BASELINES, ENCODERS, Choice
 from ovo_clinic.spec import TaskSpec
 from ovo_clinic.tabular import Baseline
 from ovo_clinic.tasks import task_for
@@ -32,9 +32,24 @@ class Predictor(Protocol):
         ...
 
 
-def load(folder: Path) -> Predictor:
-    """The predictor of a finished run, or of the files `predict.MODEL_FILES` of one."""
-    return FittedBaseline(folder) if "baseline" in runs.read_result(folder)["config"] else TrainedNetwork(folder)
+def load(folder: Path, embeddings: Mapping[str, Path] | None = None) -> Predictor:
+    """The predictor of a finished run, or of the files `predict.MODEL_FILES` of one.
+
+    Args:
+        folder: of it.
+        embeddings: modality -> file that a network reads in place of the one with the rows of its training.
+    """
+    if "baseline" in runs.read_result(folder)["config"]:
+        return FittedBaseline(folder)
+    return TrainedNetwork(folder, embeddings or {})
+
+
+def reads_rows(folder: Path, names: Sequence[str]) -> list[str]:
+    """The modalities in whose place the model reads rows of units from a file of its own."""
+    if "baseline" in runs.read_result(folder)["config"]:
+        return []
+    model = runs.settings(folder).model
+    return [name for name in names if getattr(ENCODERS.get(model.encoder(name).name), "of_rows", False)]
 
 
 class TrainedNetwork:
@@ -42,17 +57,23 @@ class TrainedNetwork:
 
     Args:
         folder: of the run.
+        embeddings: see `load`.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, embeddings: Mapping[str, Path]) -> None:
         self._settings = runs.settings(folder)
+        read = {name: self._settings.model.encoder(name) for name in embeddings}
+        others = {
+            name: choice.model_copy(update={"file": str(embeddings[name].resolve())}) for name, choice in read.items()
+        }
+        self._fed = self._settings.model.model_copy(update={"encoders": {**self._settings.model.encoders, **others}})
         self._scalings = preprocessing.load(folder / "preprocessing.json")
         self._model = training.load_model(folder)
         self._task = task_for(_task(folder))
 
     def inputs(self, prepared: Prepared, names: Sequence[str]) -> dict[str, ModalityArray]:
         """As prepared, or what encoders make of it: token ids, embeddings."""
-        return model_inputs(prepared, names, self._settings.model)
+        return model_inputs(prepared, names, self._fed)
 
     def probabilities(self, arrays: Mapping[str, ModalityArray]) -> Probabilities:
         """(N,) or (N,K), in batches that fit."""

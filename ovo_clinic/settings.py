@@ -30,6 +30,10 @@ class ModelConfig(Options):
     modality_dropout: float = Field(0.0, ge=0, lt=1)
     allow_unsafe: bool = False
 
+    def encoder(self, modality: str) -> Choice:
+        """The encoder of a modality."""
+        return self.encoders.get(modality, self.encoders.get("default", Choice(name="mlp")))
+
 
 class TrainingConfig(Options):
     """How one model is trained.

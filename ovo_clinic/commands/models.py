@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from ovo_clinic.commands.options import Overrides, Raw, Remote, Uri
-from ovo_clinic.commands.values import names, words
+from ovo_clinic.commands.values import named_files, names, words
 from ovo_clinic.errors import UserError
 from ovo_clinic.terminal import out, print_costs, print_paper_costs, print_predictions, print_score
 
@@ -93,6 +93,10 @@ def predict(
     ] = None,
     file: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="A new .csv or .parquet file.")] = None,
     config: Annotated[str | None, typer.Option(help="Config of a private data set, beside its spec.")] = None,
+    embeddings: Annotated[
+        list[str] | None,
+        typer.Option("--embeddings", metavar="MODALITY=FILE", help="Of the new units, where the model reads some."),
+    ] = None,
     tracking_uri: Uri = None,
     allow_remote_tracking: Remote = False,
 ) -> None:
@@ -108,6 +112,7 @@ def predict(
             given.raw,
             file,
             config=config,
+            embeddings=named_files(embeddings, "--embeddings"),
             tracking_uri=tracking_uri,
             allow_remote_tracking=allow_remote_tracking,
         )

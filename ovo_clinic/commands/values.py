@@ -101,3 +101,18 @@ def shares(text: str | None) -> list[float] | None:
     if not found or not all(0 <= value <= 1 for value in found):
         raise UserError(f"--missing: '{text}' should be shares from 0 to 1, such as 0,0.25,0.5,0.75")
     return found
+
+
+def named_files(values: Sequence[str] | None, option: str) -> dict[str, Path]:
+    """`NAME=FILE`, given once or more.
+
+    Raises:
+        UserError: another form, or a name that stands twice.
+    """
+    found: dict[str, Path] = {}
+    for value in values or ():
+        name, separator, file = value.partition("=")
+        if not separator or not name or not file or name in found:
+            raise UserError(f"{option}: '{value}': give each name once, as {option} NAME=FILE")
+        found[name] = expanded(Path(file), option)
+    return found

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ovo_clinic.commands.values import names, size, words
+from ovo_clinic.commands.values import named_files, names, size, words
 from ovo_clinic.errors import UserError
 
 BOTH = {"iv": Path("a"), "cxr": Path("b c")}
@@ -58,3 +58,11 @@ def test_sizes_and_names() -> None:
         with pytest.raises(UserError, match="--memory"):
             size(text)
     assert names("a, b,") == ["a", "b"] and names(None) is None
+
+
+def test_files_by_name() -> None:
+    assert named_files(None, "--embeddings") == {}
+    assert named_files(["a=x.npz", "b=y=z.npz"], "--embeddings") == {"a": Path("x.npz"), "b": Path("y=z.npz")}
+    for wrong in (["x.npz"], ["=x.npz"], ["a="], ["a=x", "a=y"]):
+        with pytest.raises(UserError, match=r"--embeddings: '.*': give each name once, as --embeddings NAME=FILE"):
+            named_files(wrong, "--embeddings")

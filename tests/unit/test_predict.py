@@ -229,3 +229,49 @@ def test_profiles_survive_their_file(trained: Trained, tmp_path: Path) -> None:
     assert drift.load(tmp_path / "again.json") == found
     ages = pd.read_csv(trained.config.parent / "raw" / "stays.csv")["age"]
     assert ages.min() < found["demographics"].low[0] < ages.median() < found["demographics"].high[0] < ages.max()
+
+
+@pytest.fixture(scope="module")
+def fed_embeddings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
+    """A network that reads embeddings in place of the laboratory values."""
+    folder = tmp_path_factory.mktemp("embedded")
+    config = flat_files(folder / "files", "binary", STAYS)
+    units = np.arange(FIRST_UNIT, FIRST_UNIT + STAYS)
+    np.savez(folder / "training.npz", unit_id=units, values=np.random.default_rng(0).normal(size=(STAYS, 3)))
+    encoder = json.dumps({"name": "precomputed", "file": str(folder / "training.npz")})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OVO_CLINIC_HOME", str(folder / "home"))
+        settings = experiment.load(str(config), [*QUICK, "model.fusion=concat", f"model.encoders.labs={encoder}"])
+        prepared = prepare_task(settings, config.parent / "raw")
+        run = runs.run_folder(settings, prepared)
+        training.train(settings, prepared, run)
+        yield Trained(config, run, folder)
+
+
+def test_embeddings_of_the_training_are_not_taken_for_new_units_unasked(
+    fed_embeddings: Trained, tmp_path: Path
+) -> None:
+    trained, raw = fed_embeddings, fed_embeddings.config.parent / "raw"
+    for given, message in [
+        (None, "reads embeddings in place of labs; name the file of the new units: --embeddings labs=FILE"),
+        ({"vitals": tmp_path / "new.npz"}, r"reads none in place of 'vitals' \(but of: labs\)"),
+        ({"labs": tmp_path / "new.npz"}, "new.npz does not exist"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            predict(trained.folder, raw, tmp_path / "none.csv", config=str(trained.config), embeddings=given)
+    assert not (tmp_path / "none.csv").exists()
+
+    same = {"labs": trained.model / "training.npz"}
+    found = predict(trained.folder, raw, tmp_path / "same.csv", config=str(trained.config), embeddings=same).frame
+    known = trained.evaluated()
+    answers = found.to_pandas().set_index("unit_id")["probability_dead"]
+    np.testing.assert_allclose(answers.loc[known.index], known, atol=1e-6)
+
+    with np.load(trained.model / "training.npz") as training_file:
+        units, values = training_file["unit_id"], training_file["values"]
+    np.savez(tmp_path / "new.npz", unit_id=units[1:], values=values[1:] + 3)
+    new = {"labs": tmp_path / "new.npz"}
+    other = predict(trained.folder, raw, tmp_path / "new.csv", config=str(trained.config), embeddings=new).frame
+    assert other.filter(pl.col("unit_id") == FIRST_UNIT)["missing_modalities"].item().split(";").count("labs") == 1
+    assert not other.filter(pl.col("unit_id") > FIRST_UNIT)["missing_modalities"].str.contains("labs").any()
+    assert (other["probability_dead"] - found["probability_dead"]).abs().max() > 1e-3
