@@ -26,7 +26,13 @@ class UserError(ValueError):
 
     The command line prints the message and exits with code 2; anything else is a fault of the program and keeps its
     traceback.
+
+    Args:
+        message: what it quotes of the user's may hold line breaks, which become blanks.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.splitlines()))
 
 
 def of_the_machine(error: BaseException) -> str | None:

@@ -193,6 +193,9 @@ def explained(error: Exception, file: RawFile) -> Exception:
     for pattern in patterns:
         if found := re.search(pattern, message, re.DOTALL):
             return _not_numeric(file, found["column"], whole=found["type"] == "i64")
+    lost = isinstance(error, pl.exceptions.ColumnNotFoundError) and re.search('unable to find column "(.*?)"', message)
+    if lost and lost[1] in file.headers.values():  # quotes in the header, which two readers take differently
+        return _broken(file.path)
     if re.search("found more fields|CSV malformed|as dtype `str`", message):
         return _broken(file.path)
     if isinstance(error, OSError):

@@ -59,6 +59,12 @@ def test_quoted_newlines_and_odd_bytes_in_text(tmp_path: Path) -> None:
     assert raw.read("things")["note"].to_list() == ['a, "b"\r\nc', "caf\ufffd"]
 
 
+def test_a_quote_inside_a_name_of_the_header(tmp_path: Path) -> None:
+    raw = folder(tmp_path, 'id,"valu"e,note\n1,2.5,x\n')
+    with pytest.raises(UserError, match="things.csv: its rows or quotes are broken"):
+        raw.collect(raw.scan("things").select("value"), "things")
+
+
 def test_whole_numbers_blank_at_first_may_be_written_as_floats(tmp_path: Path) -> None:
     spec = TableSpec.model_validate({"file": "things", "columns": {"id": "integer", "value": "integer"}})
     (tmp_path / "things.csv").write_text("id,value\n" + "1,\n" * 30_000 + "2,7.0\n")

@@ -32,6 +32,7 @@ def test_keyword_only_arguments_are_the_schema() -> None:
         ({"rate": 1, "token": 8}, "model.token: no such setting; did you mean 'tokens'? valid: rate, tokens"),
         ({"rate": 1, "tokens": "x"}, "model.tokens: 'x': input should be a valid integer"),
         ({}, "model.rate: is required and not given"),
+        ({"rate": 1, "to\nken\u2028s": 8}, "model.to ken s: no such setting; did you mean 'tokens'?"),
     ]:
         with pytest.raises(UserError) as caught:
             check(schema, given, "model")
