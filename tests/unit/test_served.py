@@ -20,7 +20,7 @@ import pytest
 from mlflow.models import Model
 from PIL import Image
 
-from ovo_clinic import experiment, portable, predictors, runs, served, training
+from ovo_clinic import experiment, portable, runs, served, training
 from ovo_clinic import predict as predicting
 from ovo_clinic.arrays import Column
 from ovo_clinic.drift import Profile
@@ -256,12 +256,11 @@ def test_a_unit_without_an_embedding_lacks_the_modality(monkeypatch: pytest.Monk
     cohort = pl.DataFrame({"unit_id": [1, 2, 3], "patient_id": [1, 1, 2]})
     raw = {"series": np.array([True, True, True]), "labs": np.array([True, False, True])}
     fed = {**raw, "series": np.array([True, False, False])}
-    arrays = {name: SimpleNamespace(present=there) for name, there in fed.items()}
-    predictor = SimpleNamespace(inputs=lambda *_: arrays, probabilities=lambda _: np.array([0.1, 0.2, 0.3]))
-    monkeypatch.setattr(predictors, "load", lambda _: predictor)
+    arrays: Any = {name: SimpleNamespace(present=there) for name, there in fed.items()}
+    predictor: Any = SimpleNamespace(probabilities=lambda _: np.array([0.1, 0.2, 0.3]))
     monkeypatch.setattr(runs, "read_result", lambda _: {"task": {"kind": "binary", "classes": ["no", "yes"]}})
     prepared: Any = SimpleNamespace(cohort=cohort, present=raw.__getitem__)
     request: Any = SimpleNamespace(options={})
-    found = predicting._frame(Path(), prepared, request, "digest", list(raw))
+    found = predicting._frame(Path(), prepared, request, "digest", arrays, predictor)
     assert found["missing_modalities"].to_list() == ["", "series;labs", "series"]
     assert found["probability_yes"].to_list() == [0.1, 0.2, 0.3]
