@@ -81,9 +81,11 @@ def predict(
         data = Path(working) / "data"
         data.mkdir()
         trained = drift.load(folder / "inputs.json")
-        _check_embeddings(folder, list(trained), embeddings or {})
+        from ovo_clinic import predictors  # loads torch
+
+        _check_embeddings(predictors.reads_rows(folder, list(trained)), embeddings or {})
         prepared = prepare_new(request, raw_folders.by_source(raw, request.spec.tables), trained, data)
-        predictor = _load(folder, embeddings or {})
+        predictor = predictors.load(folder, embeddings)
         frame = _frame(folder, prepared, request, digest, predictor.inputs(prepared, list(trained)), predictor)
         attrition = {step["rule"]: step["units"] for step in prepared.manifest["attrition"]}
     _write(frame, file)
@@ -171,11 +173,8 @@ def outcome_names(task: Mapping[str, Any]) -> list[str]:
             return list(task["target"])
 
 
-def _check_embeddings(folder: Path, modalities: Sequence[str], given: Mapping[str, Path]) -> None:
-    """Raises UserError: a file is not named, or one that the model does not read is."""
-    from ovo_clinic import predictors
-
-    read = predictors.reads_rows(folder, modalities)
+def _check_embeddings(read: Sequence[str], given: Mapping[str, Path]) -> None:
+    """Raises UserError: the file of a modality that is read is not named, or one of another modality is."""
     if unread := sorted(set(given) - set(read)):
         names = ", ".join(read) or "none"
         raise UserError(f"--embeddings: the model reads none in place of '{unread[0]}' (but of: {names}); leave it out")
@@ -184,12 +183,6 @@ def _check_embeddings(folder: Path, modalities: Sequence[str], given: Mapping[st
             f"--embeddings: the model reads embeddings in place of {lacking[0]}; name the file of the new units: "
             f"--embeddings {lacking[0]}=FILE"
         )
-
-
-def _load(folder: Path, embeddings: Mapping[str, Path]) -> "Predictor":
-    from ovo_clinic import predictors
-
-    return predictors.load(folder, embeddings)
 
 
 def _frame(
