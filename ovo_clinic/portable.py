@@ -27,7 +27,11 @@ def save(run: Path, out: Path) -> None:
     Args:
         run: folder of the finished run.
         out: does not exist.
+
+    Raises:
+        UserError: a checkpoint that it reads is gone, or is another one by now.
     """
+    runs.check_checkpoints(run)
     out.mkdir()
     for name in MODEL_FILES:
         shutil.copyfile(run / name, out / name)

@@ -3,7 +3,8 @@
 import hashlib
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from ovo_clinic import drift, raw_folders, resources, runs
 from ovo_clinic.arrays import ModalityArray
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import DataRequest
+from ovo_clinic.locks import locked
 from ovo_clinic.new_data import prepare_new
 from ovo_clinic.prepared import Prepared
 from ovo_clinic.raw_folders import Given
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 MODEL_FILES = ("result.json", "model.safetensors", "preprocessing.json", "inputs.json")
 """What of a run's folder makes a model: aggregates and weights, no rows."""
+LOCK = "lock"
+"""Name of the file by which a running `predict` holds its working folder."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,7 @@ def predict(
         model: folder of a run, id of a run (local, or of MLflow), or an MLflow model: a folder, `runs:/...` or
             `models:/...`.
         raw: folder of the new raw files, or one for each source.
-        out: a new .csv or .parquet file (default: under OVO_CLINIC_HOME/predictions).
+        out: a new .csv or .parquet file (default: under OVO_CLINIC_HOME/predictions, one for each model and answer).
         config: of a private data set, the config whose folder its spec lies in.
         embeddings: modality -> file of the new units' embeddings, where the model reads some in place of it. That of
             the training is not taken unasked: units of another place may have the ids of its units.
@@ -71,14 +75,14 @@ def predict(
         UserError: no such model, anything wrong with the raw files, data whose columns, units or vocabulary are not
             those of the training, saying how.
     """
-    with tempfile.TemporaryDirectory(prefix="predict-", dir=resources.home()) as working:  # made with mode 0700
-        folder = _local(str(model)) or _fetched(str(model), Path(working), tracking_uri, allow_remote_tracking)
+    if out is not None:
+        _check_writable(out)
+    with _working_folder() as working:
+        folder = _local(str(model)) or _fetched(str(model), working, tracking_uri, allow_remote_tracking)
         result = _checked(folder, str(model))
         request = _request(folder, config)
         digest = model_hash(folder)
-        default = resources.home() / "predictions" / f"{request.task_name}-{digest[:12]}.csv"
-        file = _writable(out or default, replace=out is None)
-        data = Path(working) / "data"
+        data = working / "data"
         data.mkdir()
         trained = drift.load(folder / "inputs.json")
         from ovo_clinic import predictors  # loads torch
@@ -88,8 +92,16 @@ def predict(
         predictor = predictors.load(folder, embeddings)
         frame = _frame(folder, prepared, request, digest, predictor.inputs(prepared, list(trained)), predictor)
         attrition = {step["rule"]: step["units"] for step in prepared.manifest["attrition"]}
+    file = out or _default_file(request.task_name, digest, frame)
     _write(frame, file)
     return Predictions(frame, file, attrition, result["task"]["leaky"])
+
+
+@contextmanager
+def _working_folder() -> Iterator[Path]:
+    """A folder of patients' rows, made with mode 0700; `scrub` leaves it alone while its process lives."""
+    with tempfile.TemporaryDirectory(prefix="predict-", dir=resources.home()) as name, locked(Path(name) / LOCK):
+        yield Path(name)
 
 
 def _local(model: str) -> Path | None:
@@ -132,8 +144,9 @@ def _checked(folder: Path, model: str) -> runs.Result:
 
 
 def model_hash(folder: Path) -> str:
-    """sha256 of everything that decides what a model answers: settings, weights, scaling, columns."""
-    digest = hashlib.sha256(runs.read_result(folder)["digests"]["config"].encode())
+    """sha256 of everything that decides what a model answers: settings, checkpoints, weights, scaling, columns."""
+    result = runs.read_result(folder)
+    digest = hashlib.sha256("".join([result["digests"]["config"], *result.get("files", {}).values()]).encode())
     for name in MODEL_FILES[1:]:
         digest.update((folder / name).read_bytes())
     return digest.hexdigest()
@@ -207,21 +220,20 @@ def _frame(
     )
 
 
-def _writable(file: Path, replace: bool) -> Path:
-    """The file, in a folder that exists.
-
-    Raises:
-        UserError: it is there already and may not be replaced, or is of another kind.
-    """
+def _check_writable(file: Path) -> None:
+    """Raises UserError: it is there already, has no folder, or is of another kind."""
     if file.suffix not in (".csv", ".parquet"):
         raise UserError(f"--out: {file}: name a .csv or a .parquet file")
-    if file.exists() and not replace:
+    if file.exists():
         raise UserError(f"--out: {file} exists; name a new file")
-    if replace:
-        file.parent.mkdir(mode=0o700, exist_ok=True)
-    elif not file.parent.is_dir():
+    if not file.parent.is_dir():
         raise UserError(f"--out: {file.parent} is no folder; make it first")
-    return file
+
+
+def _default_file(task: str, digest: str, frame: pl.DataFrame) -> Path:
+    """Named after the model and its answers: those of one hospital do not take the place of another's."""
+    answers = hashlib.sha256(frame.write_csv().encode()).hexdigest()
+    return resources.state("predictions") / f"{task}-{digest[:12]}-{answers[:12]}.csv"
 
 
 def _write(frame: pl.DataFrame, file: Path) -> None:

@@ -10,6 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ovo_clinic import derived, provenance, resources
+from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepare import Prepared
 from ovo_clinic.registry import ENCODERS
@@ -34,20 +35,46 @@ def run_folder(experiment: Experiment, prepared: Prepared) -> Path:
 def folder_of(config: Mapping[str, Any], prepared: Prepared) -> Path:
     """Folder of the run with these resolved settings, see `run_folder`."""
     parts = [provenance.digest_of(config), prepared.manifest["key"], provenance.code_digest()]
-    key = provenance.digest_of([*parts, *_files_digests(config)])
+    # Other files at the same place make another run.
+    key = provenance.digest_of([*parts, *_digests(_files(config)).values()])
     return resources.state("runs") / key[:32]
 
 
-def _files_digests(config: Mapping[str, Any]) -> list[str]:
-    """Of the files that encoders read, such as checkpoints: other files at the same place make another run."""
+def _files(config: Mapping[str, Any], of_rows: bool = True) -> dict[str, Path]:
+    """Key of a setting -> the file or folder that an encoder reads, such as a checkpoint; rows of units on demand."""
     encoders = config.get("model", {}).get("encoders", {})
-    given = [
-        resources.expanded(choice[option], f"model.encoders.{name}.{option}")
+    return {
+        f"model.encoders.{name}.{option}": resources.expanded(choice[option], f"model.encoders.{name}.{option}")
         for name, choice in sorted(encoders.items())
         for option in getattr(ENCODERS.get(choice["name"]), "files", ())
-        if choice.get(option)
-    ]
-    return [derived.files_digest(path) for path in given if path.exists()]
+        if choice.get(option) and (of_rows or not getattr(ENCODERS.get(choice["name"]), "of_rows", False))
+    }
+
+
+def _digests(files: Mapping[str, Path]) -> dict[str, str]:
+    return {key: derived.files_digest(path) for key, path in files.items() if path.exists()}
+
+
+def check_checkpoints(folder: Path) -> None:
+    """Looks whether the checkpoints that a finished run reads are still those of its training.
+
+    One inside the folder came with it and is taken as it is.
+
+    Raises:
+        UserError: another one lies in the place of one of them.
+    """
+    result = read_result(folder)
+    outside = {key: path for key, path in _files(result["config"], of_rows=False).items() if not _inside(path, folder)}
+    for key, digest in _digests(outside).items():
+        if digest != result.get("files", {}).get(key):
+            raise UserError(
+                f"{key}: {outside[key]} is not what it was when the model was trained; put that checkpoint back, or "
+                "train again"
+            )
+
+
+def _inside(path: Path, folder: Path) -> bool:
+    return not path.is_absolute() and (folder / path).exists()
 
 
 def described(config: Mapping[str, Any], prepared: Prepared) -> Result:
@@ -67,6 +94,7 @@ def described(config: Mapping[str, Any], prepared: Prepared) -> Result:
             **prepared.manifest["digests"],
             "code": provenance.code_digest(),
         },
+        "files": _digests(_files(config)),
         "versions": provenance.versions(),
         "git_commit": provenance.git_commit(),
     }

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ovo_clinic import resources
 from ovo_clinic.locks import locked
+from ovo_clinic.predict import LOCK
 
 AGGREGATES = ("studies", "tuning", "trials", "costs", "mlflow_artifacts")
 """Folders whose files hold no rows of patients."""
@@ -60,7 +61,7 @@ def holdings() -> list[Holding]:
         *(_holding("predictions of a run", path, path.with_name("lock")) for path in _files(home, _OF_RUNS)),
         *(_holding("heat maps of single units", path) for path in sorted((home / _OF_RUNS).glob("*/heat_maps"))),
         *(_holding("predictions on new data", path) for path in sorted((home / "predictions").glob("*"))),
-        *(_holding("left by a predict that was killed", path) for path in sorted(home.glob("predict-*"))),
+        *(_holding("left by a predict that was killed", path, path / LOCK) for path in sorted(home.glob("predict-*"))),
         *(_holding("synthetic raw files", path) for path in sorted((home / "demo").glob("*"))),
     ]
     known = [item.path for item in found]

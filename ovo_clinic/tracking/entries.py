@@ -34,7 +34,7 @@ def version_tags(versions: Mapping[str, str]) -> dict[str, str]:
 
 def run_params(result: Result) -> dict[str, Any]:
     """Everything that decides the result of a run, and digests and versions."""
-    digests = {f"digest.{name}": value for name, value in result["digests"].items()}
+    digests = {f"digest.{name}": value for name, value in {**result["digests"], **result["files"]}.items()}
     versions = {f"version.{name}": value for name, value in result["versions"].items()}
     commit = {"git_commit": result["git_commit"]} if result["git_commit"] else {}
     # The data options and the split with all their defaults, not only as far as the config names them.

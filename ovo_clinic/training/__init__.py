@@ -177,7 +177,12 @@ def _train(
 
 
 def load_model(folder: Path) -> FusionModel:
-    """The trained model of a finished run, in evaluation mode."""
+    """The trained model of a finished run, in evaluation mode.
+
+    Raises:
+        UserError: a checkpoint that it reads is gone, or is another one by now.
+    """
+    runs.check_checkpoints(folder)
     result = runs.read_result(folder)
     modalities = [Modality(**modality) for modality in result["modalities"]]
     model = build_model(runs.settings(folder), modalities, result["outputs"])

@@ -10,6 +10,7 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,8 +19,9 @@ import pytest
 import yaml
 from mlflow.models import Model
 
-from ovo_clinic import cli, drift, experiment, runs, served, training
+from ovo_clinic import cli, drift, experiment, runs, scrub, served, training
 from ovo_clinic.errors import UserError
+from ovo_clinic.new_data import prepare_new
 from ovo_clinic.predict import Predictions, predict
 from ovo_clinic.prepare import prepare_task
 from ovo_clinic.tracking import models
@@ -97,6 +99,32 @@ def test_the_file_is_for_its_owner_and_nothing_else_is_left(trained: Trained, tm
     for wrong in (tmp_path / "out.xlsx", tmp_path / "nowhere" / "out.csv"):
         with pytest.raises(UserError, match=r"^--out: [^\n]+$"):
             trained.predict(raw, wrong)
+
+
+def test_answers_about_others_do_not_take_the_place_of_the_first_ones(trained: Trained, tmp_path: Path) -> None:
+    raw = trained.config.parent / "raw"
+    first, again = trained.predict(raw), trained.predict(raw)
+    other = trained.predict(changed(trained, tmp_path, "stays", age=lambda age: age + 1))
+    assert first.file == again.file != other.file
+    for found in (first, other):
+        assert found.file.parent.name == "predictions" and found.file.stat().st_mode & 0o777 == 0o600
+        answers = pd.read_csv(found.file)["probability_dead"]
+        np.testing.assert_allclose(answers, found.frame["probability_dead"], atol=1e-6)
+
+
+def test_scrub_leaves_the_folder_of_a_running_predict(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[str] = []
+
+    def prepared_while_scrubbed(*given: Any) -> Any:
+        running = [item for item in scrub.holdings() if item.path.name.startswith("predict-")]
+        left.extend(item.path.name for item in scrub.remove(running))
+        return prepare_new(*given)
+
+    monkeypatch.setattr("ovo_clinic.predict.prepare_new", prepared_while_scrubbed)
+    assert trained.predict(trained.config.parent / "raw", tmp_path / "out.csv").frame.height == STAYS
+    assert len(left) == 1
 
 
 def test_the_hash_is_of_settings_weights_scaling_and_columns(trained: Trained, tmp_path: Path) -> None:

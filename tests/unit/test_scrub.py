@@ -72,9 +72,10 @@ def test_rows_are_removed_and_nothing_else(filled: Path) -> None:
 
 def test_what_is_in_use_is_left(filled: Path) -> None:
     run = filled / "runs" / "r1"
-    with locked(filled / "cache" / "eicu" / f"{KEY}.lock"), locked(run / "lock"):
+    predicting = filled / "predict-x1"
+    with locked(filled / "cache" / "eicu" / f"{KEY}.lock"), locked(run / "lock"), locked(predicting / "lock"):
         left = {item.path for item in scrub.remove(scrub.holdings())}
-    assert left == {filled / "cache" / "eicu" / KEY, run / "predictions.parquet"}
+    assert left == {filled / "cache" / "eicu" / KEY, run / "predictions.parquet", predicting}
     assert all(path.exists() for path in left)
     assert not (filled / "predictions" / "eicu_mortality_24h-1.csv").exists()
 

@@ -186,6 +186,24 @@ def test_raw_files_are_answered_by_what_the_model_carries(ward: Ward, tmp_path: 
         assert set(frame["model"]) == {model_hash(ward.runs[name])}
 
 
+def test_another_checkpoint_in_the_place_of_that_of_the_training_is_refused(ward: Ward, tmp_path: Path) -> None:
+    run, place = ward.runs["frozen"], ward.raw.parent / "checkpoints" / "bert"
+    try:
+        tiny_bert(place)
+        (place / "vocab.txt").write_text((place / "vocab.txt").read_text().replace("clear\nno", "no\nclear"))
+        told = r"^model.encoders.note.checkpoint: [^\n]+ is not what it was when the model was trained; put .* again$"
+        with pytest.raises(UserError, match=told):
+            predict(run, ward.raw, tmp_path / "out.csv", config=str(ward.config))
+        with pytest.raises(UserError, match=told):
+            models.save(run, tmp_path / "mlflow", Model())
+        tiny_bert(place)
+        (place / "training_notes.txt").write_text(CANARY)
+        with pytest.raises(UserError, match="vit holds no transformers model"):  # that of the films is gone
+            predict(run, ward.raw, tmp_path / "out.csv", config=str(ward.config))
+    finally:
+        shutil.rmtree(place.parent, ignore_errors=True)
+
+
 def test_nothing_of_a_unit_of_a_machine_or_of_others_files_is_carried(ward: Ward) -> None:
     secrets = [CANARY, str(ward.raw.parent), *(str(FIRST + place) for place in range(UNITS))]
     for folder in ward.models.values():
