@@ -35,6 +35,10 @@ class UserError(ValueError):
         super().__init__(" ".join(message.splitlines()))
 
 
+class MachineError(UserError):
+    """A mistake that lies in the machine: the same settings may do on another one."""
+
+
 def of_the_machine(error: BaseException) -> str | None:
     """One line on an error that the machine is to blame for: a full disk, a forbidden folder, too little memory.
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ovo_clinic.errors import UserError
+from ovo_clinic.errors import MachineError
 
 
 @contextmanager
@@ -13,7 +13,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[bool]:
     """Holds a lock that ends with its process, however that ends; yields whether it was got.
 
     Raises:
-        UserError: the file system has no locks.
+        MachineError: the file system has no locks.
     """
     with path.open("w") as file:
         path.chmod(0o600)
@@ -23,7 +23,7 @@ def locked(path: Path, wait: bool = True) -> Iterator[bool]:
             yield False
             return
         except OSError as error:
-            raise UserError(
+            raise MachineError(
                 f"OVO_CLINIC_HOME: the file system of {path.parent} has no locks ({error.strerror}); set it to another"
             ) from None
         yield True

@@ -18,7 +18,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from ovo_clinic import provenance, resources, runs, study
-from ovo_clinic.errors import UserError
+from ovo_clinic.errors import MachineError, UserError
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepared import Prepared
 from ovo_clinic.settings import Range
@@ -64,12 +64,18 @@ class Trial:
         return int(self.folder.name)
 
     def run(self) -> None:
-        """Trains it where it is not finished yet; settings that cannot be trained are a result as well."""
+        """Trains it where it is not finished yet; settings that cannot be trained are a result as well.
+
+        Raises:
+            MachineError: it is this machine on which they cannot.
+        """
         from ovo_clinic import training
 
         hopeless = None if self.earlier is None else _judge(self.earlier, self.lower)
         try:
             training.validate(self.experiment, Prepared.open(self.data), self.folder, hopeless)
+        except MachineError:
+            raise
         except UserError as error:
             runs.write_result(self.folder, {"error": str(error)})
 

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from ovo_clinic import runs
 from ovo_clinic.data import DataModule
-from ovo_clinic.errors import UserError
+from ovo_clinic.errors import MachineError
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.settings import TrainingConfig
 from ovo_clinic.training.callbacks import Patience
@@ -52,7 +52,7 @@ def trainer_for(settings: TrainingConfig, callbacks: list[Callback], folder: Pat
     """The trainer.
 
     Raises:
-        UserError: an accelerator, devices or a precision that this machine does not have.
+        MachineError: an accelerator, devices or a precision that this machine does not have.
     """
     try:
         return lightning.Trainer(
@@ -75,7 +75,7 @@ def trainer_for(settings: TrainingConfig, callbacks: list[Callback], folder: Pat
     except (MisconfigurationException, TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         chosen = f"accelerator={settings.accelerator} devices={settings.devices} precision={settings.precision}"
-        raise UserError(f"training: {chosen} cannot be had here: {reason}") from None
+        raise MachineError(f"training: {chosen} cannot be had here: {reason}") from None
 
 
 def _fit_or_resume(trainer: lightning.Trainer, module: FusionModule, data: DataModule, last: Path) -> None:
@@ -83,7 +83,7 @@ def _fit_or_resume(trainer: lightning.Trainer, module: FusionModule, data: DataM
 
     Raises:
         KeyboardInterrupt: Ctrl-C, for which Lightning would end the process with code 1 and go deaf to the next one.
-        UserError: a precision in which this CPU cannot compute one of the model's layers.
+        MachineError: a precision in which this CPU cannot compute one of the model's layers.
     """
     handler = signal.getsignal(signal.SIGINT)
     resume = last.is_file() and _is_whole(last) and _is_whole(last.with_name("best.ckpt"))
@@ -97,7 +97,7 @@ def _fit_or_resume(trainer: lightning.Trainer, module: FusionModule, data: DataM
     except RuntimeError as error:
         if "could not create a primitive" not in str(error):  # how oneDNN says that it has no such kernel
             raise
-        raise UserError(
+        raise MachineError(
             f"training.precision={trainer.precision}: this machine's CPU cannot compute a layer of the model in it; "
             "take 32-true"
         ) from None

@@ -17,7 +17,7 @@ from pandas.testing import assert_frame_equal
 
 from ovo_clinic import experiment as experiments
 from ovo_clinic import study, training, tune
-from ovo_clinic.errors import UserError
+from ovo_clinic.errors import MachineError, UserError
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepare import prepare_task
 from ovo_clinic.prepared import Prepared
@@ -98,6 +98,19 @@ def test_workers_and_interruptions_change_nothing(finished: Tuning, tmp_path: Pa
 def test_a_finished_search_trains_nothing(finished: Tuning, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "validate", lambda *arguments: pytest.fail("trained again"))
     assert_frame_equal(search(finished.folder.parents[1]).trials, finished.trials)
+
+
+def test_what_the_machine_lacks_is_no_result_of_a_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: Tuning
+) -> None:
+    def without_gpu(*arguments: object) -> None:
+        raise MachineError("training: accelerator=gpu cannot be had here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "validate", without_gpu)
+        with pytest.raises(MachineError, match="cannot be had here"):
+            search(tmp_path / "home")
+    assert_frame_equal(outcome(search(tmp_path / "home")), outcome(finished), check_exact=True)
 
 
 def test_every_model_gets_the_same_budget_and_what_it_has_options_for(finished: Tuning) -> None:
