@@ -41,12 +41,12 @@ _CHUNK = 2048
 def rows_under_two_ids(subject: Subject) -> Remarks:
     """Units in two parts whose measured values of a modality are all equal, and too many to be so by chance."""
     for name, array in subject.unit_features():
-        if count := subject.twins(*equal_rows(array)):
+        if count := subject.twins(*equal_rows(array, subject.split)):
             yield _finding(subject, name, count, "has exactly the values of a unit in another part, under another id")
 
 
-def equal_rows(array: ModalityArray) -> Pairs:
-    """Pairs of units with equal values of so much information that chance does not explain it."""
+def equal_rows(array: ModalityArray, split: npt.NDArray[np.str_]) -> Pairs:
+    """Pairs of units in different parts with equal values of so much information that chance does not explain it."""
     units = np.flatnonzero(array.present)
     bits, keys = np.zeros(units.size), np.zeros(units.size, dtype=np.uint64)
     groups = set()
@@ -59,7 +59,7 @@ def equal_rows(array: ModalityArray) -> Pairs:
             groups.add(column.group)
             bits += _information(values)
     sure = bits >= 2 * np.log2(max(1, units.size)) + SURE_BITS
-    return _chained(keys[sure], units[sure])
+    return _across(keys[sure], units[sure], split[units[sure]])
 
 
 def _information(values: Floats) -> Floats:
@@ -69,13 +69,12 @@ def _information(values: Floats) -> Floats:
     return np.where(np.isnan(values), 0.0, bits)
 
 
-def _chained(keys: npt.NDArray[np.generic], units: Rows) -> Pairs:
-    """Each unit paired with the first, and the last other one, of the same key, which finds any two parts."""
-    table = pl.DataFrame({"key": keys, "unit": units})
-    first = table.with_columns(other=pl.col("unit").first().over("key"), end=pl.col("unit").last().over("key"))
-    pairs = pl.concat([first.select("unit", "other"), first.select("unit", other="end")])
-    different = pairs.filter(pl.col("unit") != pl.col("other"))
-    return different["unit"].to_numpy(), different["other"].to_numpy()
+def _across(keys: npt.NDArray[np.generic], units: Rows, parts: npt.NDArray[np.str_]) -> Pairs:
+    """Each unit paired with the first one of the same key in every other part."""
+    table = pl.DataFrame({"key": keys, "unit": units, "part": parts})
+    firsts = table.unique(["key", "part"], keep="first", maintain_order=True)
+    pairs = table.join(firsts, on="key").filter(pl.col("part") != pl.col("part_right"))
+    return pairs["unit"].to_numpy(), pairs["unit_right"].to_numpy()
 
 
 def notes_in_two_parts(subject: Subject) -> Remarks:

@@ -49,7 +49,9 @@ def pretrain_text(
     about_bert = [word.removeprefix(_PREFIX) for word in given.overrides if word.startswith(_PREFIX)]
     settings = dict(map(experiment.setting, about_bert))
     if precondition:
-        settings["attention"] = "preconditioned"
+        settings = {"attention": "preconditioned", **settings}
+        if (other := settings["attention"]) != "preconditioned":
+            raise UserError(f"pretrain-text: --precondition and {_PREFIX}attention={other}: leave out one")
     with progress("pretraining") as advance:
         found = verbs.pretrain_text(
             Source(named, about_task, given.raw, modality, texts, column),

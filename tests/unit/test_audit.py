@@ -72,12 +72,17 @@ def test_equal_rows_need_more_than_chance() -> None:
     measured[[40, 90]] = measured[[3, 3]]
     measured[41] = measured[4]
     measured[41, 5] += 0.01
-    assert {frozenset(pair) for pair in zip(*equal_rows(vectors(measured)), strict=True)} == {
-        frozenset(pair) for pair in ((3, 40), (3, 90), (40, 90))
-    }
+    # One of the training and one of the test between two that stand on no list; 5 and 6 are of one part.
+    measured[[200, 300, 499]] = measured[[0, 0, 0]]
+    measured[6] = measured[5]
+    split = np.array(["train"] * 90 + ["test"] * 410, dtype="<U10")
+    split[[0, 499]], split[[200, 300]] = "unlisted", ["train", "test"]
+    assert {
+        frozenset(pair) for pair in zip(*map(np.ndarray.tolist, equal_rows(vectors(measured), split)), strict=True)
+    } == {frozenset(pair) for pair in ((3, 90), (40, 90), (0, 200), (0, 300), (499, 200), (499, 300), (200, 300))}
     sparse = np.full((500, 6), np.nan)
     sparse[:, 0] = rng.integers(0, 30, 500)  # an age alone: many have the same
-    assert all(rows.size == 0 for rows in equal_rows(vectors(sparse)))
+    assert all(rows.size == 0 for rows in equal_rows(vectors(sparse), split))
 
 
 def test_near_duplicate_texts_and_templates() -> None:

@@ -273,6 +273,10 @@ def test_the_command_writes_for_its_owner_alone_and_mlflow_gets_no_word(
         (("--texts", "FOLDER", "--modality", "note"), "--modality is of a task, and none is named"),
         (("simulation", "--column", "letter"), "--column is of the tables of --texts FOLDER"),
         (("--texts", "FOLDER", "training.epochs=3"), "training.epochs=3 is of a task, and none is named"),
+        (
+            ("--texts", "FOLDER", "--precondition", "pretraining.attention=sdpa"),
+            "--precondition and pretraining.attention=sdpa: leave out one",
+        ),
         (("--texts", "FOLDER", "pretraining.epoch=3"), "pretraining.epoch: no such setting; did you mean 'epochs'?"),
     ],
 )
