@@ -43,8 +43,12 @@ def read(paths: Sequence[Path]) -> list[SplitList]:
     """Reads lists.
 
     Raises:
-        UserError: a file that cannot be read, a row that is none of a list, or a patient put into two parts.
+        UserError: a file that cannot be read, a row that is none of a list, a patient put into two parts, or two files
+            of one name.
     """
+    names = [path.name for path in paths]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UserError(f"--split-lists: two lists are called {twice}, by which they are told apart; rename one")
     return [_read(path) for path in paths]
 
 

@@ -80,3 +80,11 @@ def test_an_identifier_that_crosses_parts_is_a_mistake(tmp_path: Path) -> None:
 def test_an_unreadable_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere.csv cannot be read"):
         split_lists.read([tmp_path / "nowhere.csv"])
+
+
+def test_two_lists_of_one_name_are_refused(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    first, second = (write(tmp_path / folder, mine=f"{patient},test\n")[0] for patient, folder in enumerate("ab"))
+    with pytest.raises(UserError, match=r"^--split-lists: two lists are called mine.csv, .*; rename one$"):
+        split_lists.read([first, second])
