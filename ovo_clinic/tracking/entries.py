@@ -1,6 +1,7 @@
 """What runs of a store are described by: parameters, metrics, tags and data sets, as MLflow's entities."""
 
 import json
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,11 @@ from ovo_clinic.significance import LABELS
 from ovo_clinic.study import Comparison
 
 _DIGEST_LENGTH = 36
+
+
+def safe_name(name: str) -> str:
+    """A name that MLflow takes; of what it does not, such as `ovo(tokens=8)`, an underscore for each character."""
+    return re.sub(r"[^\w./: -]", "_", name.replace("*", "all"))
 
 
 def metric(name: str, value: float, step: int = 0) -> Metric:
@@ -56,7 +62,7 @@ def p_value_metrics(table: ComparisonTable) -> list[Metric]:
     """Every number of the table of tests, under a name that MLflow takes."""
     metrics = []
     for _, line in table.p_values.iterrows():
-        model = "".join(character if character.isalnum() or character in "_-." else "_" for character in line["model"])
+        model = safe_name(line["model"])
         metrics += [metric(f"{line['metric']}_{name}.{model}", value) for name, value in test_values(line).items()]
     return metrics
 

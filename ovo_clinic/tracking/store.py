@@ -175,10 +175,7 @@ class Store:
             best = found.model_dump(exclude={"settings"})
             metrics += [entries.metric(name, value) for name, value in best.items()]
             settings = {f"found.{name}": value for name, value in found.settings.items()}
-            params = {**entries.flat(config), "model": label, **settings}
-            # Names of MLflow know no asterisk.
-            params = {name.replace("*", "all"): value for name, value in params.items()}
-            self._log(run, params=params, metrics=metrics)
+            self._log(run, params={**entries.flat(config), "model": label, **settings}, metrics=metrics)
             for file in (tuning.file, tuning.folder / "trials.csv"):
                 self._client.log_artifact(run, str(file), "tables")
             self._client.set_terminated(run)
@@ -263,9 +260,9 @@ class Store:
 
     def _log(self, run: str, *, params: Mapping[str, Any], metrics: Sequence[Metric]) -> None:
         """Logs in batches: one call per value costs 5 ms each."""
-        entries = [Param(key, str(value)[:_PARAM_LENGTH]) for key, value in params.items()]
-        for start in range(0, len(entries), _BATCH):
-            self._client.log_batch(run, params=entries[start : start + _BATCH])
+        named = [Param(entries.safe_name(key), str(value)[:_PARAM_LENGTH]) for key, value in params.items()]
+        for start in range(0, len(named), _BATCH):
+            self._client.log_batch(run, params=named[start : start + _BATCH])
         finite = [metric for metric in metrics if metric.value == metric.value]
         for start in range(0, len(finite), _METRIC_BATCH):
             self._client.log_batch(run, metrics=finite[start : start + _METRIC_BATCH])

@@ -19,7 +19,7 @@ from mlflow.entities import Run
 from ovo_clinic import resources, tracking, verbs
 from ovo_clinic.errors import UserError
 from ovo_clinic.verbs import Study
-from tests.small_data import FIRST_UNIT, PERSON, QUICK, flat_files
+from tests.small_data import FIRST_UNIT, PERSON, QUICK, SIMULATION, flat_files
 
 STAYS = 240
 SETTINGS = [*QUICK, "split.train=0.6", "split.test=0.3", "compare.unimodal=true"]
@@ -268,3 +268,23 @@ def test_two_processes_may_open_a_new_store_at_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", script, f"sqlite:///{tmp_path}/mlflow.db"]
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     assert [(process.wait(), process.stderr.read()) for process in processes if process.stderr] == [(0, "")] * 2
+
+
+def test_settings_that_a_search_found_are_parameters_of_the_study(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of MLflow know no asterisk and no parentheses: `model.encoders.*.layers` of `ovo(tokens=2)`."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    heads = "compare.fusion=[concat, {name: ovo, tokens: 2}]"
+    space = "tune.space={model.encoders.*.layers: [2], model.fusion.heads: [1]}"
+    settings = [*SIMULATION, "training.epochs=1", heads, space]
+    found = verbs.tune("simulation", settings, trials=1, out=tmp_path / "tuned.yaml", workers=1)
+    study = verbs.compare("simulation", settings, tuned=found.file, seeds=1, workers=1)
+    client = MlflowClient(tracking_uri=study.tracking_uri)
+    experiment = client.get_experiment_by_name("simulation").experiment_id
+    (run,) = client.search_runs([experiment], "tags.kind = 'study'")
+    assert {key: value for key, value in run.data.params.items() if ".settings." in key} == {
+        "tuned.models.concat.settings.model.encoders.all.layers": "2",
+        "tuned.models.ovo_tokens_2_.settings.model.encoders.all.layers": "2",
+        "tuned.models.ovo_tokens_2_.settings.model.fusion.heads": "1",
+    }
