@@ -4,7 +4,7 @@ Each fold is a data set of its own, prepared from the raw files: vocabularies, l
 patients only.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +44,7 @@ class FoldTables:
 _LABELS = ("model", "kind", "fold", "train", "test")
 
 
-def experiments(experiment: Experiment, folds: int) -> Iterator[Experiment]:
+def experiments(experiment: Experiment, folds: int) -> list[Experiment]:
     """The experiment on each fold in turn.
 
     Raises:
@@ -57,29 +57,30 @@ def experiments(experiment: Experiment, folds: int) -> Iterator[Experiment]:
             "--folds: the settings of --tuned were chosen on patients who are tested on in other folds; leave one out, "
             "or tune and compare fold by fold: split.folds=K split.fold=0 ..."
         )
-    for fold in range(folds):
-        yield experiment.model_copy(update={"split": {**experiment.split, "folds": folds, "fold": fold}})
+    splits = [{**experiment.split, "folds": folds, "fold": fold} for fold in range(folds)]
+    return [experiment.model_copy(update={"split": split}) for split in splits]
 
 
-def cross_validate(
-    experiment: Experiment,
-    folds: int,
-    prepare: Callable[[Experiment], Prepared],
-    compare: Callable[[Experiment, Prepared], Comparison],
-) -> FoldTables:
-    """Compares the models once in every fold.
+def prepared(
+    experiment: Experiment, folds: int, prepare: Callable[[Experiment], Prepared]
+) -> list[tuple[Experiment, Prepared]]:
+    """The experiment on each fold in turn, with its data; mistakes show here, before anything is trained.
 
     Args:
-        experiment: what they have in common.
+        experiment: what the folds have in common.
         folds: k.
         prepare: prepares the data of one fold.
-        compare: trains every model once on them.
 
     Raises:
         UserError: as in `experiments`, or anything wrong with the data.
     """
-    prepared = [(fold, prepare(fold)) for fold in experiments(experiment, folds)]  # mistakes show before any training
-    return tables([compare(*fold) for fold in prepared])
+    found = []
+    for number, fold in enumerate(experiments(experiment, folds)):
+        try:
+            found.append((fold, prepare(fold)))
+        except UserError as error:
+            raise UserError(f"--folds: fold {number} of {folds}, prepared by itself: {error}") from None
+    return found
 
 
 def tables(comparisons: Sequence[Comparison]) -> FoldTables:

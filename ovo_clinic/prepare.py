@@ -105,7 +105,7 @@ def find(request: DataRequest) -> Prepared:
     if not pointer.is_file() or not (parent / pointer.read_text().strip() / "manifest.json").is_file():
         raise UserError(
             f"task '{request.task_name}' with these options is not prepared in {resources.home()}; "
-            f"give --raw DIR, or run: ovo-clinic prepare {request.task_name} --raw DIR"
+            f"give --raw DIR, or run `ovo-clinic prepare {request.task_name} --raw DIR` with the same options"
         )
     return Prepared.open(parent / pointer.read_text().strip())
 

@@ -152,6 +152,7 @@ def _study(
 ) -> Study:
     settings = experiment.compare
     prepared = prepare(experiment)
+    folds = crossing.prepared(experiment, settings.folds, prepare) if settings.folds else []
     if settings.missing:
         missingness.Pattern.parse(settings.pattern, prepared.chosen(experiment.modalities))  # training may take hours
     encoder_tables.check(experiment, prepared)
@@ -163,8 +164,9 @@ def _study(
     table = report.comparison_table(comparison)
     report.save(comparison, table)
     crossed = None
-    if settings.folds:
-        crossed = crossing.cross_validate(experiment, settings.folds, prepare, partial(compared, seeds=1, **all_rows))
+    if folds:
+        once = partial(compared, seeds=1, **all_rows)
+        crossed = crossing.tables([once(*fold) for fold in folds])
         crossed.save(comparison.folder)
     found = _modality_tables(experiment, comparison, trained)
     for name, values in found.items():

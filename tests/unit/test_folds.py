@@ -14,7 +14,7 @@ from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
 from ovo_clinic import experiment as experiments
-from ovo_clinic import folds, study
+from ovo_clinic import folds, study, verbs
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepare import prepare_task
@@ -23,7 +23,7 @@ from ovo_clinic.registry import Choice
 from ovo_clinic.spec import SplitSpec
 from ovo_clinic.splitting import split_units
 from ovo_clinic.study import Comparison
-from tests.small_data import SIMULATION
+from tests.small_data import SIMULATION, flat_files
 
 HEADS = [Choice(name="concat"), Choice(name="ovo")]
 
@@ -80,7 +80,20 @@ def test_published_splits_and_tuned_settings_do_not_go_with_folds(change: dict[s
     given = experiments.load("simulation")
     given = given.with_compare(change) if "tuned" in change else given.model_copy(update=change)
     with pytest.raises(UserError, match=message):
-        list(folds.experiments(given, 3))
+        folds.experiments(given, 3)
+
+
+def test_folds_that_cannot_be_prepared_show_before_any_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The data of the study and of one fold are there, those of the other fold are not."""
+    monkeypatch.setenv("OVO_CLINIC_HOME", str(tmp_path / "home"))
+    config = flat_files(tmp_path / "files", "binary", 60)
+    for split in ([], ["split.folds=2", "split.fold=0"]):
+        prepare_task(experiments.load(str(config), split), config.parent / "raw")
+    with pytest.raises(UserError, match="--folds: fold 1 of 2, prepared by itself: .*; give --raw DIR"):
+        verbs.compare(str(config), folds=2)
+    assert not (tmp_path / "home" / "runs").exists()
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +105,8 @@ def crossed(tmp_path_factory: pytest.TempPathFactory) -> folds.FoldTables:
             return study.compare(fold, prepared, HEADS, 1, unimodal=True)
 
         given = experiments.load("simulation", [*SIMULATION, "data.modalities=2", "training.epochs=1"])
-        return folds.cross_validate(given, 3, lambda fold: prepare_task(fold, None), compare)
+        prepared = folds.prepared(given, 3, lambda fold: prepare_task(fold, None))
+        return folds.tables([compare(*fold) for fold in prepared])
 
 
 def test_the_tests_are_nadeau_and_bengios(crossed: folds.FoldTables) -> None:
