@@ -144,7 +144,7 @@ def _lines(
     yield "tables:"
     for file in files:
         if file.table in used or file is parts.cohort:
-            yield f"  {_flow(file.table)}: {_flow(_table(file, parts, guesses[file.table]))}"
+            yield f"  {_flow(file.table)}: {_flow(_table(file, parts, guesses[file.table], wishes))}"
     yield "modalities:"
     for table, options in used.items():
         yield f"  {_flow(table)}: {_flow(table + ', as ' + options['kind'])}"
@@ -164,24 +164,25 @@ def _lines(
         yield "      # prediction_hours: 24"
     yield "      cohort:  # CHECK: one row a unit; `patient` names the person, and no person stands in two splits"
     cohort: dict[str, Any] = {"table": parts.cohort.table, "unit": parts.unit, "patient": parts.patient}
-    cohort |= {"labels": [parts.label]} | ({} if _zero_one(parts) else {"classes": list(wishes.classes)})
+    cohort |= {"labels": [parts.label]} | ({"classes": list(wishes.classes)} if _spelt_out(parts, wishes) else {})
     yield from (f"        {key}: {_flow(value)}" for key, value in cohort.items())
     yield "      modalities:"
     for file in files:
         yield from _modality_lines(file, guesses[file.table])
 
 
-def _zero_one(parts: Parts) -> bool:
-    return parts.cohort.columns[parts.label].zero_one
+def _spelt_out(parts: Parts, wishes: Wishes) -> bool:
+    """Whether the label is read as text with its values in order, since it is not 0 and 1, or 1 is the negative one."""
+    return not parts.cohort.columns[parts.label].zero_one or wishes.classes == ("1", "0")
 
 
-def _table(file: FlatFile, parts: Parts, found: Guess) -> dict[str, Any]:
+def _table(file: FlatFile, parts: Parts, found: Guess, wishes: Wishes) -> dict[str, Any]:
     """The file's entry in the spec's `tables`."""
     needed = {parts.unit, *found.columns()} | ({parts.patient, parts.label} if file is parts.cohort else set())
     types: dict[str, str] = {name: column.type for name, column in file.columns.items() if name in needed}
     types |= {name: "number" for name in found.numbers() if file.columns[name].mixed}
     types |= {name: "text" for name in found.columns() if found.is_spelt(name)}
-    if file is parts.cohort and not _zero_one(parts):
+    if file is parts.cohort and _spelt_out(parts, wishes):
         types[parts.label] = "text"
     missing = _missing(file, found)
     return {"file": SUFFIX.sub("", file.path.name), "columns": types} | ({"missing": missing} if missing else {})

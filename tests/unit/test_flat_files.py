@@ -233,6 +233,12 @@ def test_text_labels_need_their_order(source: Source) -> None:
     assert data.manifest["attrition"][0]["positives"] == expected.sum()
 
 
+def test_the_negative_class_may_be_the_1(source: Source) -> None:
+    data = prepared(described(source, classes=["1", "0"]), source)
+    assert data.manifest["classes"] == ["1", "0"]
+    assert data.target.tolist() == (1 - source.stays.sort_values("Stay_ID")["Died"]).tolist()
+
+
 @pytest.mark.parametrize("names", [None, ["home", "ward", "dead"]])
 def test_units_are_counted_by_class_where_there_are_three(source: Source, names: list[str] | None) -> None:
     stage = pd.Series(np.arange(len(source.stays)) % 5 // 2, index=source.stays.index)
