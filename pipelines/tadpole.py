@@ -25,6 +25,7 @@ from pipelines.tadpole_visits import (
     VISIT,
     Notes,
     as_finite,
+    at_visit,
     chronological,
     columns_unread,
     quality_column,
@@ -71,7 +72,8 @@ def tables(
 ) -> Tables:
     """The current diagnosis at each person's latest complete visit, from what was measured at that visit.
 
-    A modality is there at a visit if at least one of its features is.
+    A modality is there at a visit if at least one of its features is. The feature AGE, in the file the age at baseline,
+    is the age at the visit: AGE + Years_bl.
 
     Args:
         raw: the raw file.
@@ -93,7 +95,8 @@ def tables(
     columns = _clean_columns(spec, settings.diagnostic_criteria if exclude_diagnostic_criteria else [], mri_regions)
     text = read(raw, [*VISIT, *map(quality_column, (LONGITUDINAL, CROSS_SECTIONAL)), *_flat(columns)])
     visits, notes = visits_of(text, raw)
-    values, more = values_of(text, spec, columns, mri_quality, censor_columns)
+    read_values, more = values_of(text, spec, columns, mri_quality, censor_columns)
+    values = at_visit(read_values, text)
     visits = _with_sources(chronological(visits), values, carry_forward_days).with_columns(diagnosis="current")
     known = ("current diagnosis known", col("diagnosis").is_not_null())
     last = [_LATEST] if raw.unlabelled else [known, _LATEST]

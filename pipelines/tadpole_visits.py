@@ -124,6 +124,15 @@ def values_of(
     return values, notes
 
 
+def at_visit(values: Mapping[str, pl.DataFrame], text: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """The values with the age at the visit in place of AGE, the age at baseline (unknown years since then count 0)."""
+    years = as_finite(without_missing(text.select("Years_bl"))).to_series().fill_null(0)
+    return {
+        modality: frame.with_columns(col("AGE") + years) if "AGE" in frame.columns else frame
+        for modality, frame in values.items()
+    }
+
+
 def _numbers(text: pl.DataFrame, names: Sequence[str], limited: Sequence[str]) -> tuple[pl.DataFrame, int]:
     """The named columns as finite numbers or null, a limit as its number; and how many texts are none of these."""
     finite = as_finite(text.select(names))

@@ -102,6 +102,8 @@ class Reference:
             chosen = table[[name for name in names if name not in CATEGORIES]]
             values[modality] = chosen.map(lambda cell, limits=modality == "csf": number(cell, limits))
             present[modality] = values[modality].notna().any(axis=1)
+        years = table["Years_bl"].map(number).fillna(0)  # AGE is the age at baseline, the feature that at the visit
+        values["clinical"]["AGE"] += years
         categories = table[list(CATEGORIES)].map(lambda cell: text(cell) or BLANK)
         present["clinical"] |= (categories != BLANK).any(axis=1)
         visits, attrition = cohort(table, present)

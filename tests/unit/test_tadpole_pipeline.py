@@ -231,6 +231,21 @@ def test_cohort_has_the_age_at_the_visit(tmp_path: Path) -> None:
     assert row == expected
 
 
+def test_the_feature_age_is_that_at_the_visit_in_the_clean_task_alone(tmp_path: Path) -> None:
+    rows = [
+        visit(1, 48, AGE="70.5", Years_bl=" 4.25 "),
+        visit(2, 48, AGE="60", Years_bl="-4"),
+        visit(3, 48, AGE=" ", Years_bl="4"),
+    ]
+    result = tables(tmp_path, rows)
+    assert [value(result, "clinical", "AGE", f"{rid}_m48") for rid in (1, 2, 3)] == [74.75, 60, None]
+    ages = dict(result.cohort.select("unit_id", "age").rows())
+    assert ages == {"1_m48": 74.75, "2_m48": 60, "3_m48": None}
+    for task in ("tadpole_paper_text", "tadpole_paper_code"):
+        paper = tables(tmp_path, rows, task)
+        assert [value(paper, "clinical", "AGE", f"{rid}_m48") for rid in (1, 2)] == [70.5, 60]
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
