@@ -53,12 +53,20 @@ def by_source(given: Given, tables: Mapping[str, TableSpec]) -> dict[str, Path]:
 
 
 def file_in(base: Path, table: TableSpec) -> Path | None:
-    """The table's file in a download; names match in any case."""
+    """The table's file in a download; names match in any case.
+
+    Raises:
+        UserError: a folder holds it in more than one form, of which one may be old.
+    """
     names = [f"{table.file}{suffix}".lower() for suffix in _SUFFIXES]
     for folder in folders_of(base, table):
-        found = {path.name.lower(): path for path in folder.iterdir()}
-        if path := next((found[name] for name in names if name in found), None):
-            return path
+        found = sorted(path for path in folder.iterdir() if path.name.lower() in names)
+        if len(found) > 1:
+            raise UserError(
+                f"{folder}: holds both {found[0].name} and {found[1].name}, of which one may be old; remove or move one"
+            )
+        if found:
+            return found[0]
     return None
 
 

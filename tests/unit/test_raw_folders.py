@@ -106,6 +106,14 @@ def test_a_missing_table_says_where_it_was_looked_for(tmp_path: Path) -> None:
         RawFolder({"": tmp_path}, TABLES)
 
 
+@pytest.mark.parametrize("second", ["icu/stays.csv.gz", "icu/stays.parquet", "icu/STAYS.csv"])
+def test_a_table_in_two_forms_is_refused(tmp_path: Path, second: str) -> None:
+    write(tmp_path, "hosp/patients.csv", "icu/stays.csv", second)
+    with pytest.raises(UserError, match=r"icu: holds both \S+ and \S+, .*; remove or move one$") as caught:
+        RawFolder({"": tmp_path}, TABLES)
+    assert "stays.csv" in str(caught.value) and Path(second).name in str(caught.value)
+
+
 def test_given_folders_are_checked(tmp_path: Path) -> None:
     assert by_source(str(tmp_path), TABLES) == {"": tmp_path}
     assert by_source({"iv": str(tmp_path)}, TABLES) == {"iv": tmp_path}
