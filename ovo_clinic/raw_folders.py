@@ -84,8 +84,6 @@ def _folder(source: str, folders: Mapping[str, Path], tables: Sequence[TableSpec
         return None
     if not given.is_dir():
         raise UserError(f"--raw: {given} is not a folder; give the folder of the csv or csv.gz files")
-    if not source and not any(table.folders for table in tables):
-        return given
     found = _search(source, given, tables)
     # A download of images alone has no table to know it by.
     by_name = given if source in folders or needed else given / source
@@ -97,9 +95,10 @@ def _search(source: str, given: Path, tables: Sequence[TableSpec]) -> Path | Non
     for _ in range(_LEVELS):
         found = [folder for folder in level if any(file_in(folder, table) for table in tables)]
         if len(found) > 1:
+            of, option = (f" of '{source}'", f"{source}=DIR") if source else ("", "DIR")
             raise UserError(
-                f"--raw: {given} holds more than one download of '{source}': {found[0]}, {found[1]}; "
-                f"name the one that is meant: --raw {source}=DIR"
+                f"--raw: {given} holds more than one download{of}: {found[0]}, {found[1]}; name the one that is meant: "
+                f"--raw {option}"
             )
         if found:
             return found[0]

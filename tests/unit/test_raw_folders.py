@@ -91,6 +91,21 @@ def test_two_versions_beside_each_other_are_refused(tmp_path: Path) -> None:
     assert RawFolder({"": tmp_path / "3.1"}, TABLES).folder("iv") == tmp_path / "3.1"
 
 
+def test_a_single_download_may_lie_in_a_folder_of_its_version_too(tmp_path: Path) -> None:
+    tables = {name: TableSpec(file=name, columns={"id": "integer"}) for name in ("patient", "lab")}
+    write(tmp_path / "eicu" / "2.0", "patient.csv.gz", "lab.csv.gz")
+    for given in (tmp_path, tmp_path / "eicu", tmp_path / "eicu" / "2.0"):
+        assert RawFolder({"": given}, tables).folder() == tmp_path / "eicu" / "2.0"
+    write(tmp_path / "eicu" / "1.2", "patient.csv.gz", "lab.csv.gz")
+    with pytest.raises(
+        UserError, match=r"^--raw: \S+ holds more than one download: .*1\.2, .*2\.0; name the one .*: --raw DIR$"
+    ):
+        RawFolder({"": tmp_path}, tables)
+    write(tmp_path, "patient.csv")  # the given folder itself comes first, whatever it lacks
+    with pytest.raises(UserError, match=r"^\S+: has no file lab\.csv"):
+        RawFolder({"": tmp_path}, tables)
+
+
 def test_a_folder_of_many_records_is_not_searched(tmp_path: Path) -> None:
     write(tmp_path, *EHR)
     for number in range(60):
