@@ -59,6 +59,8 @@ class TableModel:
         for name in frame.columns:
             if name not in known:
                 raise UserError(f"column '{name}': the model has no such input{suggest(str(name), known)}")
+        if not len(frame):
+            return pd.DataFrame(columns=self._outcomes, index=frame.index, dtype=np.float64)
         with tempfile.TemporaryDirectory() as working:  # for embeddings of texts and images
             table = _Table(Path(working), _manifest(self._profiles), frame, self._profiles)
             encoded = [name for name, profile in self._profiles.items() if profile.kind in ("image", "text")]

@@ -251,6 +251,16 @@ def test_a_table_may_lack_columns_and_values(trained: Trained) -> None:
         model.predict(whole.rename(columns={"labs|sodium|min": "labs|sodum|min"}))
 
 
+def test_a_table_without_rows_has_an_empty_answer(trained: Trained) -> None:
+    model, nobody = served.TableModel(trained.model / "data" / "model"), table(trained).iloc[:0]
+    found = model.predict(nobody)
+    assert found.shape == (0, 1) and list(found) == ["probability_dead"] and found.dtypes.tolist() == [np.float64]
+    pd.testing.assert_index_equal(found.index, nobody.index)
+    with pytest.raises(UserError, match=r"column 'labs\|sodum\|min'"):
+        model.predict(nobody.rename(columns={"labs|sodium|min": "labs|sodum|min"}))
+    assert len(model.predict(pd.DataFrame(index=[1, 2]))) == 2  # no column is no empty table
+
+
 def test_profiles_survive_their_file(trained: Trained, tmp_path: Path) -> None:
     found = drift.load(trained.folder / "inputs.json")
     drift.save(found, tmp_path / "again.json")
