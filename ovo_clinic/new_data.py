@@ -1,7 +1,7 @@
 """New raw data, prepared as a trained model takes them: nothing is fitted, split or dropped for want of a label."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import DataRequest
 from ovo_clinic.prepare import run_pipeline
 from ovo_clinic.prepared import TASK_FIELDS, Prepared
+from ovo_clinic.spec import TableSpec
 from ovo_clinic.tables import (
     CodesTable,
     ImageTable,
@@ -37,14 +38,15 @@ def prepare_new(
 
     Args:
         request: of the task that the model was trained for.
-        folders: raw folders by source.
+        folders: raw folders by source; files may lack the label's column.
         trained: by modality, what training saw; others are left out.
         folder: exists and is empty; gets the prepared data, patient-level.
 
     Raises:
         UserError: anything wrong with the raw files, or data unlike those of the training, saying how.
     """
-    raw_folder = raw.RawFolder(folders, request.spec.tables).working_in(folder / "work").for_prediction()
+    tables = _without_need_of(request.task.target, request.spec.tables)
+    raw_folder = raw.RawFolder(folders, tables).working_in(folder / "work").for_prediction()
     result = run_pipeline(request, raw_folder)
     cohort = checks.checked_cohort(result, request, labelled=False)
     modalities: dict[str, Any] = {}
@@ -68,6 +70,18 @@ def prepare_new(
     }
     (folder / "manifest.json").write_text(json.dumps(manifest) + "\n", encoding="utf-8")
     return Prepared.open(folder)
+
+
+def _without_need_of(labels: Sequence[str], tables: Mapping[str, TableSpec]) -> dict[str, TableSpec]:
+    """The tables, whose files may lack the columns of labels: what is to be predicted need not be known."""
+    names = {label.lower() for label in labels}
+    found = {}
+    for name, table in tables.items():
+        needed = {column: kind for column, kind in table.columns.items() if column not in names}
+        optional = {column: kind for column, kind in table.columns.items() if column in names}
+        update = {"columns": needed, "optional_columns": {**table.optional_columns, **optional}}
+        found[name] = table.model_copy(update=update)
+    return found
 
 
 def _nothing(profile: Profile, units: pl.Series) -> ModalityTable | None:

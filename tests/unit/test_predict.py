@@ -87,6 +87,17 @@ def test_without_labels_the_answers_are_those_of_the_evaluation(trained: Trained
     assert found.attrition == {"rows of stays.csv": STAYS}
 
 
+def test_the_column_of_the_label_may_be_absent_and_no_other(trained: Trained, tmp_path: Path) -> None:
+    found = trained.predict(changed(trained, tmp_path, "stays", died=None), tmp_path / "out.csv").frame.to_pandas()
+    known = trained.evaluated()
+    answers = found.set_index("unit_id")["probability_dead"]
+    assert len(answers) == STAYS
+    np.testing.assert_allclose(answers.loc[known.index], known, atol=1e-6)
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UserError, match=r"stays\.csv: has no column stage "):
+        trained.predict(changed(trained, tmp_path / "other", "stays", died=None, stage=None), tmp_path / "none.csv")
+
+
 def test_the_file_is_for_its_owner_and_nothing_else_is_left(trained: Trained, tmp_path: Path) -> None:
     raw, out = trained.config.parent / "raw", tmp_path / "out.parquet"
     home = Path(os.environ["OVO_CLINIC_HOME"])
