@@ -71,6 +71,8 @@ def print_attrition(prepared: "Prepared") -> None:
 
 def print_predictions(predictions: "Predictions") -> None:
     """Prints what was predicted, in numbers that concern nobody alone, and where the rows lie."""
+    from ovo_clinic.drift import LEAST_VALUES
+
     if predictions.leaky:
         out.print(f"LEAKY TASK: {predictions.leaky}", style="bold red")
     for rule, units in predictions.attrition.items():
@@ -78,6 +80,9 @@ def print_predictions(predictions: "Predictions") -> None:
     frame = predictions.frame
     incomplete = int((frame["missing_modalities"] != "").sum())
     out.print(f"{frame.height:,} units, {incomplete:,} of them without some modality; model {frame['model'][0][:12]}")
+    if frame.height < LEAST_VALUES:
+        unchecked = "whether units of measurement, names and categories are those of the training could not be checked"
+        out.print(f"note: fewer than {LEAST_VALUES} units: {unchecked}", style="yellow")
     out.print(f"{predictions.file}: patient-level rows, keep them where the raw data may lie", soft_wrap=True)
 
 

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from mlflow.models import Model
 
-from ovo_clinic import cli, drift, experiment, runs, scrub, served, training
+from ovo_clinic import cli, drift, experiment, runs, scrub, served, terminal, training
 from ovo_clinic.errors import UserError
 from ovo_clinic.new_data import prepare_new
 from ovo_clinic.predict import Predictions, predict
@@ -202,6 +202,16 @@ def test_the_command_prints_counts_and_no_patient(
     told = capsys.readouterr().out
     assert ended.value.code == 0 and "240 units, 80 of them without some modality" in told and "out.csv" in told
     assert PERSON not in told and not any(str(unit) in told for unit in range(FIRST_UNIT, FIRST_UNIT + STAYS))
+
+
+@pytest.mark.parametrize(("units", "noted"), [(drift.LEAST_VALUES - 1, True), (drift.LEAST_VALUES, False)])
+def test_so_few_units_that_nothing_can_be_checked_are_told(
+    units: int, noted: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = pl.DataFrame({"missing_modalities": [""] * units, "model": ["0" * 64] * units})
+    terminal.print_predictions(Predictions(frame, tmp_path / "out.csv", {}, None))
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: fewer than 20 units")]
+    assert len(notes) == noted and all("could not be checked" in note for note in notes)
 
 
 def table(trained: Trained) -> pd.DataFrame:
