@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ovo_clinic import derived
 from ovo_clinic.arrays import Column, ModalityArray
@@ -32,7 +33,8 @@ class PretrainedImage(nn.Module):
 
     Images are brought to the size that the checkpoint says it takes, grey ones to as many equal channels. A frozen
     model sees intensities scaled as its checkpoint says, and runs once: what it gives is kept beside the prepared data,
-    and only the layer to the width D is trained. A fine-tuned one sees intensities scaled by the training images.
+    and only the layer to the width D is trained. A fine-tuned one sees intensities scaled by the training images, and
+    its batch norms keep the statistics of the checkpoint, as a small batch may hold few images.
 
     Args:
         modality: an image, or what the frozen model made of it.
@@ -66,6 +68,14 @@ class PretrainedImage(nn.Module):
         self.output = output
         width = modality.features if self.model is None else _shape(self.model, output)[1]
         self.out = nn.Linear(width, dim)
+
+    def train(self, mode: bool = True) -> "PretrainedImage":
+        """Training or evaluation mode; batch norms stay in the latter."""
+        super().train(mode)
+        for module in self.modules():
+            if isinstance(module, _BatchNorm):
+                module.eval()
+        return self
 
     @classmethod
     def inputs(cls, name: str, prepared: Prepared, options: Mapping[str, Any]) -> ModalityArray:
@@ -141,9 +151,9 @@ def _intensities(folder: Path, channels: int) -> tuple[Tensor, Tensor]:
     path = folder / "preprocessor_config.json"
     settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     mean, deviation = IMAGENET if channels == len(IMAGENET[0]) else (0.5, 0.5)
-    if settings.get("do_normalize") is False:
-        mean, deviation = 0.0, 1.0
     given = settings.get("image_mean", mean), settings.get("image_std", deviation)
+    if settings.get("do_normalize") is False:  # a processor writes down the mean that it does not use, too
+        given = 0.0, 1.0
     return torch.tensor(given[0]).view(1, -1, 1, 1), torch.tensor(given[1]).view(1, -1, 1, 1)
 
 

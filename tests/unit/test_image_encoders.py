@@ -170,7 +170,7 @@ def test_frozen_embeddings_are_those_of_transformers(tmp_path: Path, scaled_by: 
     folder = tiny_image_model(tmp_path / "model", channels=3)
     settings = {
         "checkpoint": {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.4]},
-        "nothing": {"do_normalize": False},
+        "nothing": {"do_normalize": False, "image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.4]},
     }
     if scaled_by in settings:
         (folder / "preprocessor_config.json").write_text(json.dumps(settings[scaled_by]))
