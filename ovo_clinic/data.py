@@ -217,6 +217,8 @@ class DataModule(lightning.LightningDataModule):
         seed: of the training order.
         balanced: draw the classes equally often (binary and multiclass tasks).
         length_buckets: units of like length share a training batch.
+        exact_batches: held-out parts come in batches of the training's size, too, for heads in which units of a batch
+            see each other.
         scalings: fitted before (for new data); None = fit on the training rows.
         arrays: from `model_inputs`; None = as prepared.
         splits: the parts that are used; the labels of others are not even looked at.
@@ -234,13 +236,14 @@ class DataModule(lightning.LightningDataModule):
         seed: int,
         balanced: bool = False,
         length_buckets: bool = False,
+        exact_batches: bool = False,
         scalings: Mapping[str, Scaling] | None = None,
         arrays: Mapping[str, ModalityArray] | None = None,
         splits: Sequence[str] = SPLITS,
     ) -> None:
         super().__init__()
         self.prepared, self.batch_size, self._seed, self._balanced = prepared, batch_size, seed, balanced
-        self._length_buckets = length_buckets
+        self._length_buckets, self._exact_batches = length_buckets, exact_batches
         self.split_rows = {name: prepared.rows(name) for name in splits}
         for name, rows in self.split_rows.items():
             if rows.size == 0:
@@ -295,14 +298,20 @@ class DataModule(lightning.LightningDataModule):
         """The whole validation split, in order, on every rank: its metric is never an average of parts."""
         return self.loader("validation")
 
-    def loader(self, split: str, exact_batches: bool = False) -> DataLoader[Batch]:
+    def loader(self, split: str) -> DataLoader[Batch]:
         """A whole split in order; in larger batches, as no gradient is kept, unless `exact_batches`."""
-        sampler = BatchSampler(self.split_rows[split], self.evaluation_batch(exact_batches))
+        sampler = BatchSampler(self.split_rows[split], self.evaluation_batch)
         return DataLoader(self.dataset, batch_size=None, sampler=sampler, generator=torch.Generator())
 
-    def evaluation_batch(self, exact: bool = False) -> int:
-        """Units of a batch without a gradient to keep: as many as there is room for, unless `exact`."""
-        return self.batch_size if exact else evaluation_batch(self.dataset.sources, self.batch_size)
+    @property
+    def evaluation_batch(self) -> int:
+        """Units of a batch without a gradient to keep: as many as there is room for, unless `exact_batches`."""
+        return self.batch_size if self._exact_batches else evaluation_batch(self.dataset.sources, self.batch_size)
+
+    def longest(self) -> dict[str, int]:
+        """Steps or tokens of the longest unit of the parts that are used, by modality; 0 for other kinds."""
+        rows = np.concatenate(list(self.split_rows.values()))
+        return {source.modality.name: int(source.lengths()[rows].max(initial=0)) for source in self.dataset.sources}
 
 
 def evaluation_batch(sources: Sequence[Source], least: int) -> int:

@@ -52,14 +52,12 @@ def checked_task(experiment: Experiment, prepared: Prepared, data: DataModule) -
 
 
 @torch.no_grad()
-def evaluate(
-    model: nn.Module, task: Task, data: DataModule, exact_batches: bool
-) -> tuple[dict[str, dict[str, float]], pl.DataFrame]:
+def evaluate(model: nn.Module, task: Task, data: DataModule) -> tuple[dict[str, dict[str, float]], pl.DataFrame]:
     """Metrics of the whole validation and test splits, as far as `data` has them, and the predictions behind them."""
     model = model.cpu().float().eval()
     metrics, frames = {}, []
     for split in data.held_out:
-        outputs = [(task.predict(model(batch)), batch) for batch in data.loader(split, exact_batches)]
+        outputs = [(task.predict(model(batch)), batch) for batch in data.loader(split)]
         probabilities = torch.cat([values for values, _ in outputs]).numpy()
         rows = torch.cat([batch.rows for _, batch in outputs]).numpy()
         metrics[split] = task.metrics(probabilities, data.prepared.target[rows])

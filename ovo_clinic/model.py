@@ -61,6 +61,7 @@ class FusionModel(nn.Module):
         make = partial(_output_network, hidden=dim if output == "hidden" else None, outputs=outputs, dropout=dropout)
         own = getattr(self.fusion, "output_network", None)
         self.output: nn.Module = own(make) if own else make(self.fusion.out_dim)
+        self.train()  # transformers hands out models in evaluation mode, and Lightning leaves each module in its own
 
     def forward(self, batch: Batch) -> Tensor:
         """Logits (B,K)."""
@@ -69,6 +70,20 @@ class FusionModel(nn.Module):
             tokens = drop_modalities(tokens, self.modality_dropout)
         logits: Tensor = self.output(self.fusion(tokens))
         return logits
+
+    def check_lengths(self, longest: Mapping[str, int]) -> None:
+        """Looks whether the encoders take the longest units, before one of them is met.
+
+        Args:
+            longest: steps or tokens by modality name.
+
+        Raises:
+            UserError: an encoder is made for shorter ones.
+        """
+        for name, encoder in zip(self.names, self.encoders, strict=True):
+            check = getattr(encoder, "check_length", None)
+            if check:
+                check(longest[name])
 
     def encode(self, batch: Batch) -> dict[str, Tokens]:
         """Tokens (B,T,D) by modality name, in the spec's order."""

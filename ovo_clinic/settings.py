@@ -48,7 +48,8 @@ class TrainingConfig(Options):
             order of units is then less random.
         condition_numbers: also logs the condition numbers of the attention heads' outputs, and their bound, each epoch.
         threads: CPU threads of torch in one run; sums are split by thread, so another number gives other last digits.
-        accelerator, devices, precision: as in Lightning (`cpu`, `gpu`, `auto`; 1, 2; `32-true`, `bf16-mixed`, ...).
+        accelerator, devices: as in Lightning (`cpu`, `gpu`, `auto`; 1, 2, `auto`).
+        precision: `32-true`, or mixed with 16 bits, in which weights and metrics stay in float32.
     """
 
     epochs: int = Field(100, ge=1)
@@ -64,7 +65,7 @@ class TrainingConfig(Options):
     threads: int = Field(1, ge=1)
     accelerator: str = "auto"
     devices: int | str = 1
-    precision: str = "32-true"
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
 
 
 class Alternative(Options):

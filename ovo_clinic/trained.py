@@ -51,6 +51,7 @@ class Trained:
             settings.modalities,
             batch_size=settings.training.batch_size,
             seed=settings.seed,
+            exact_batches=self.result["unsafe"] is not None,
             scalings=preprocessing.load(folder / "preprocessing.json"),
             arrays=model_inputs(prepared, prepared.chosen(settings.modalities), settings.model),
             splits=splits,
@@ -65,9 +66,7 @@ class Trained:
             rows: of the cohort.
             alter: changes each batch before the model sees it.
         """
-        # A head that lets units of a batch see each other is read in the batches it was trained in.
-        size = self.data.evaluation_batch(exact=self.result["unsafe"] is not None)
-        return predicted(self.model, self.task, self.data.dataset, rows, size, alter)
+        return predicted(self.model, self.task, self.data.dataset, rows, self.data.evaluation_batch, alter)
 
 
 @torch.no_grad()

@@ -106,15 +106,20 @@ class Sequence(nn.Module):
             mask = present
         return Tokens(self.out(values).masked_fill(~mask[..., None], 0), mask)
 
+    def check_length(self, steps: int) -> None:
+        """Raises UserError: a unit has so many steps, which are more than `length`."""
+        if self.length is not None and steps > self.length:
+            raise UserError(
+                f"model.encoders.{self.name}.length: a unit has {steps} steps, more than {self.length}; train a model "
+                "whose length is that of the longest series"
+            )
+
     def _fitted(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """The series without padding beyond `length`, and of exactly that length where the mechanism needs it."""
         if self.length is None:
             return x, mask
         if mask[:, self.length :].any():
-            raise UserError(
-                f"model.encoders.{self.name}.length: a unit has {int(mask.sum(dim=1).max())} steps, more than "
-                f"{self.length}; set it to the longest series"
-            )
+            self.check_length(int(mask.nonzero()[:, 1].max()) + 1)
         x, mask = x[:, : self.length], mask[:, : self.length]
         lacking = self.length - x.shape[1] if self.fixed else 0
         return pad(x, (0, 0, 0, lacking)), pad(mask, (0, lacking))

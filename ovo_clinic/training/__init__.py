@@ -26,6 +26,7 @@ from ovo_clinic.experiment import Experiment
 from ovo_clinic.locks import locked
 from ovo_clinic.model import FusionModel, refuse_unsafe
 from ovo_clinic.prepared import Prepared
+from ovo_clinic.registry import FUSION
 from ovo_clinic.runs import Result
 from ovo_clinic.splitting import SPLITS
 from ovo_clinic.training.callbacks import ConditionNumbers, Hopeless, Pruning
@@ -144,6 +145,7 @@ def _train(
         seed=experiment.seed,
         balanced=settings.imbalance == "balanced_sampler",
         length_buckets=settings.length_buckets,
+        exact_batches=getattr(FUSION.get(experiment.model.fusion.name), "unsafe", None) is not None,
         arrays=model_inputs(prepared, prepared.chosen(experiment.modalities), experiment.model),
         splits=splits,
     )
@@ -151,6 +153,7 @@ def _train(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         model = build_model(experiment, data.modalities, task.outputs)
+    model.check_lengths(data.longest())
     notes = [str(warning.message) for warning in caught]
     if settings.imbalance != "none":
         notes.append(CALIBRATION_WARNING.format(settings.imbalance))
@@ -158,7 +161,7 @@ def _train(
         rows = data.split_rows["validation"][:CONDITION_UNITS]
         callbacks = [*callbacks, ConditionNumbers(data.dataset[rows])]
     module, best_epoch = fit(experiment, FusionModule(model, task, experiment), data, folder, callbacks)
-    metrics, predictions = evaluate(module.model, task, data, exact_batches=model.fusion.unsafe is not None)
+    metrics, predictions = evaluate(module.model, task, data)
     result = {
         **runs.described(experiment.resolved(), prepared),
         "modalities": [asdict(modality) for modality in data.modalities],

@@ -61,7 +61,7 @@ def trainer_for(settings: TrainingConfig, callbacks: list[Callback], folder: Pat
             devices=settings.devices,
             # Processes of its own for several devices: the others would run the user's whole command a second time.
             strategy="auto" if settings.devices in (1, "1") else "ddp_spawn",
-            precision=settings.precision,  # type: ignore[arg-type]
+            precision=settings.precision,
             gradient_clip_val=settings.gradient_clip,
             callbacks=callbacks,
             logger=False,

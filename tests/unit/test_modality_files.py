@@ -163,10 +163,11 @@ def test_batches_of_texts_and_of_long_series_are_no_larger_than_there_is_room_fo
 ) -> None:
     arrays = model_inputs(prepared, prepared.chosen(None), settings(letter="words"))
     series = DataModule(prepared, ["series"], batch_size=4, seed=0, arrays=arrays)
-    assert series.evaluation_batch() == 1024 and series.evaluation_batch(exact=True) == 4
+    assert series.evaluation_batch == 1024 and series.longest() == {"series": 3}
+    assert DataModule(prepared, ["series"], batch_size=4, seed=0, exact_batches=True).evaluation_batch == 4
     monkeypatch.setattr("ovo_clinic.data.EVALUATION_VALUES", 10 * 3 * 3)  # ten units of three steps and features
-    assert series.evaluation_batch() == 10
-    assert DataModule(prepared, None, batch_size=4, seed=0, arrays=arrays).evaluation_batch() == 4
+    assert series.evaluation_batch == 10
+    assert DataModule(prepared, None, batch_size=4, seed=0, arrays=arrays).evaluation_batch == 4
 
 
 def test_a_text_needs_an_encoder_that_takes_it(prepared: Prepared, words: None) -> None:

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -7,6 +9,7 @@ from ovo_clinic.errors import UserError
 from ovo_clinic.model import FusionModel, NamedOptions, drop_modalities, encode_present
 from ovo_clinic.registry import ENCODERS, FUSION
 from ovo_clinic.types import Batch, Modality, Tokens
+from tests.tiny_models import WORDS, tiny_bert, tiny_image_model
 
 MODALITIES = [Modality("labs", "vector", 4), Modality("values", "sequence", 3), Modality("codes", "vector", 9)]
 DIM, BATCH, STEPS = 8, 12, 5
@@ -63,6 +66,34 @@ def test_a_batch_without_an_image_leaves_the_running_statistics_as_they_are() ->
     # A tenth of the way from 0 to the batch's mean, as the momentum of 0.1 has it.
     first = torch.relu(nn.functional.conv2d(films, *encoder.convolutions[0].parameters()))
     assert_close(norms[0].running_mean, 0.1 * first.mean(dim=(0, 2, 3)))
+
+
+def test_checkpoints_are_trained_with_their_dropout_and_keep_the_statistics_of_batch_norm(tmp_path: Path) -> None:
+    folders = {"note": tiny_bert(tmp_path / "bert"), "film": tiny_image_model(tmp_path / "resnet", "resnet", 1)}
+    kinds = {"note": "text", "film": "pretrained_image"}
+    modalities = [Modality("note", "text", len(WORDS)), Modality("film", "image", 1, (16, 16))]
+    encoders = {name: (kinds[name], {"checkpoint": str(folder)}) for name, folder in folders.items()}
+    net = FusionModel(modalities, encoders, ("concat", {}), dim=DIM)
+    for mode in (True, False, True):  # as it comes, after an evaluation, and back again
+        net.train(mode)
+        norms = [module for module in net.modules() if isinstance(module, nn.BatchNorm2d)]
+        others = [module for module in net.modules() if module not in norms]
+        assert norms and all(module.training == mode for module in others) and not any(norm.training for norm in norms)
+    assert FusionModel(modalities, encoders, ("concat", {}), dim=DIM).encoders[0].model.training
+    ids, mask = torch.full((3, 5), 6), torch.ones(3, 5, dtype=torch.bool)
+    first, second = (net.encoders[0](ids, mask).values for _ in range(2))
+    assert (first - second).abs().max() > 1e-3
+    before = [norm.running_mean.clone() for norm in norms]
+    net.encoders[1](torch.rand(1, 1, 16, 16), mask[:1, :1])
+    assert all(torch.equal(norm.running_mean, mean) for norm, mean in zip(norms, before, strict=True))
+
+
+def test_a_unit_longer_than_an_encoder_takes_shows_before_training() -> None:
+    encoders: dict[str, NamedOptions] = {**MLP, "values": ("sequence", {"length": 4, "width": 8, "heads": 1})}
+    net = FusionModel(MODALITIES, encoders, ("concat", {}), dim=DIM)
+    net.check_lengths({"labs": 0, "values": 4, "codes": 0})
+    with pytest.raises(UserError, match=r"^model.encoders.values.length: a unit has 5 steps, more than 4; [^\n]*$"):
+        net.check_lengths({"labs": 0, "values": 5, "codes": 0})
 
 
 def test_encoders_see_only_the_rows_in_which_their_modality_is_present() -> None:

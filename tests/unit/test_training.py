@@ -159,6 +159,17 @@ def test_an_unsafe_head_runs_when_asked_and_is_marked(prepared: Prepared, tmp_pa
     assert "patient" in result["unsafe"]
 
 
+def test_the_epoch_of_an_unsafe_head_is_chosen_in_the_batches_it_is_judged_in(
+    prepared: Prepared, tmp_path: Path
+) -> None:
+    unsafe = ("model.fusion=self_attention_reference", "model.allow_unsafe=true", "training.batch_size=4")
+    result = train(prepared, tmp_path / "run", *unsafe)
+    best = result["history"][result["best_epoch"]]
+    judged = result["metrics"]["validation"]
+    assert judged["auroc"] == pytest.approx(best["validation_auroc"], abs=1e-9)
+    assert judged["log_loss"] == pytest.approx(best["validation_log_loss"], abs=1e-6)
+
+
 @pytest.mark.slow
 def test_two_processes_train_one_model_together(prepared: Prepared, tmp_path: Path) -> None:
     settings = ("training.accelerator=cpu", "training.devices=2", "model.fusion=self_attention")
@@ -170,9 +181,15 @@ def test_two_processes_train_one_model_together(prepared: Prepared, tmp_path: Pa
 
 
 def test_an_accelerator_that_is_not_there_is_one_clear_line(prepared: Prepared, tmp_path: Path) -> None:
-    for override in ("training.accelerator=abacus", "training.devices=-3", "training.precision=3-bit"):
+    for override in ("training.accelerator=abacus", "training.devices=-3"):
         with pytest.raises(UserError, match="^training: [^\n]* cannot be had here: [^\n]*$"):
             train(prepared, tmp_path / "run", override)
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true", "3-bit"])
+def test_a_precision_in_which_batches_do_not_come_is_refused(precision: str) -> None:
+    with pytest.raises(UserError, match="training.precision"):
+        experiment(f"training.precision={precision}")
 
 
 def test_a_layer_that_the_cpu_cannot_compute_in_a_precision_is_one_clear_line(
