@@ -15,6 +15,7 @@ from ovo_clinic.arrays import Column, ModalityArray
 CLIP_SD = 10.0
 # Values further from the median than this many interquartile ranges (a 999999 for "missing") do not set the scale.
 SPREADS = 10.0
+_LEAST_DEVIATION = 1e-30
 _BLOCK = 64  # columns fitted at once, so that memory stays at a fraction of the array
 
 
@@ -91,7 +92,9 @@ def fit(array: ModalityArray, training: npt.NDArray[np.int64]) -> Scaling:
         filled = np.where(missing, fill[block], values)
         filled = _without_outliers(values, filled, fill[block])
         center[block], deviation = filled.mean(axis=0), filled.std(axis=0)
-        scale[block] = np.where(deviation > 1e-8 * np.maximum(1.0, np.abs(center[block])), deviation, 1.0)
+        # Relative, as a unit may make all values tiny; a deviation that float32 would round to 0 divides nothing.
+        varies = deviation > np.maximum(_LEAST_DEVIATION, 1e-8 * np.abs(center[block]))
+        scale[block] = np.where(varies, deviation, 1.0)
     return Scaling(
         columns=[column.name for column in array.columns],
         fill=fill.tolist(),

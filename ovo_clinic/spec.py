@@ -136,6 +136,12 @@ class TaskSpec(Options):
         return self
 
     @model_validator(mode="after")
+    def _multilabel_has_labels(self) -> "TaskSpec":
+        if self.kind == "multilabel" and len(self.target) < 2:
+            raise ValueError("kind: multilabel is for two labels or more; of one, say kind: binary")
+        return self
+
+    @model_validator(mode="after")
     def _groups_hold_labels(self) -> "TaskSpec":
         for group, labels in self.groups.items():
             unknown = [label for label in labels if label not in self.target]

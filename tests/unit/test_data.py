@@ -64,6 +64,17 @@ def test_an_extreme_value_is_bounded_and_a_constant_or_empty_column_is_finite() 
     assert torch.isfinite(inputs).all()
 
 
+@pytest.mark.parametrize("unit", [1e-12, 1e-6, 1e9])
+def test_the_unit_of_a_measurement_makes_no_difference(unit: float) -> None:
+    values = np.random.default_rng(0).normal(3, 1, len(UNITS))
+    rows = np.arange(len(UNITS))
+    expected = (values - values[ROWS].mean()) / values[ROWS].std()
+    table = VectorTable(pl.DataFrame({"unit_id": UNITS, "drug": values * unit}))
+    array = build(table, UNITS, TRAINING)
+    inputs, _ = Source.of("v", array, preprocessing.fit(array, ROWS), budget=0).slice(rows)
+    np.testing.assert_allclose(inputs[:, 0], expected, atol=1e-4)
+
+
 def test_summaries_share_one_indicator_per_variable_and_counts_are_zero() -> None:
     frame = pl.DataFrame(
         {"unit_id": [10, 11, 10], "variable": ["k", "k", "na"], "last": [4.0, 5.0, 140.0], "count": [2, 1, 1]}

@@ -110,7 +110,12 @@ def test_multilabel_metrics_are_those_of_scikit_learn_and_groups_have_their_own(
 )
 def test_groups_hold_labels_of_a_multilabel_task(kind: str, groups: dict[str, list[str]], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        check(TaskSpec, {"title": "t", "kind": kind, "target": ["pain"], "groups": groups})
+        check(TaskSpec, {"title": "t", "kind": kind, "target": ["pain", "fever"], "groups": groups})
+
+
+def test_one_label_is_no_multilabel_task() -> None:
+    with pytest.raises(UserError, match="multilabel is for two labels or more; of one, say kind: binary"):
+        check(TaskSpec, {"title": "t", "kind": "multilabel", "target": ["pain"]})
 
 
 def test_one_class_validation_split_gives_nan_instead_of_ending_the_training() -> None:
