@@ -41,15 +41,15 @@ def table(comparison: Comparison) -> pd.DataFrame:
 
     Returns:
         One row per model, modality, map (`occlusion`, `attention`) and place: model, modality, map, row, column, value
-        (a mean absolute change of the probability, or a share of the attention). Empty where fewer than
-        disclosure.SMALLEST test units have an image: a mean over so few shows single people.
+        (a mean absolute change of the probability, or a share of the attention). Empty where the test units with an
+        image are of fewer than disclosure.SMALLEST people: a mean over so few shows single ones.
     """
     found = []
     for label in comparison.heads:
         trained = Trained(comparison.run_folders[label][0], comparison.prepared)
         for name in image_modalities(trained):
             rows = units_with(comparison.prepared, name, UNITS)
-            if rows.size >= disclosure.SMALLEST:
+            if comparison.prepared.cohort["patient_id"].gather(rows).n_unique() >= disclosure.SMALLEST:
                 for kind, maps in maps_of(trained, name, rows).items():
                     found += _lines({"model": label, "modality": name, "map": kind}, maps.mean(axis=0))
     return pd.DataFrame(found)

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 
 from ovo_clinic import figures, runs
-from ovo_clinic.runs import Result
 from ovo_clinic.study import Comparison
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LAYER = "condition_number_layer_"
+_DETAILS = ("precondition_eps", "precondition_rows")  # how rows are normed where they are
 
 
 @dataclass(frozen=True)
@@ -31,31 +31,34 @@ class Pair:
 
 def pairs(comparison: Comparison) -> list[Pair]:
     """Every preconditioned model that has its plain partner in the study, in the order of the table."""
-    configs = {head: _model(comparison.results[head][0]) for head in comparison.heads}
-    plain = {str(config): head for head, config in configs.items() if _without(config) == config}
+    configs = {head: comparison.results[head][0]["config"]["model"] for head in comparison.heads}
+    plain = {str(_without(config)): head for head, config in configs.items() if not _is_preconditioned(config)}
     return [
         Pair(plain[str(_without(config))], head)
         for head, config in configs.items()
-        if _without(config) != config and str(_without(config)) in plain
+        if _is_preconditioned(config) and str(_without(config)) in plain
     ]
 
 
-def _model(result: Result) -> Any:
-    return result["config"]["model"]
+def _is_preconditioned(settings: Any) -> bool:
+    if isinstance(settings, Mapping):
+        named = str(settings.get("attention")).endswith("preconditioned")  # of transformers' models
+        return settings.get("precondition") is True or named or any(map(_is_preconditioned, settings.values()))
+    return isinstance(settings, list) and any(map(_is_preconditioned, settings))
 
 
 def _without(settings: Any) -> Any:
     """The same settings with plain attention."""
     if isinstance(settings, Mapping):
-        return {key: _plain_option(key, value) for key, value in settings.items()}
+        return {key: _plain_option(key, value) for key, value in settings.items() if key not in _DETAILS}
     return [_without(value) for value in settings] if isinstance(settings, list) else settings
 
 
 def _plain_option(key: str, value: Any) -> Any:
     if key == "precondition":
         return False
-    if key == "attention" and isinstance(value, str):  # of transformers' models, see attention/hf.py
-        return "sdpa" if value == "preconditioned" else value.removesuffix("_preconditioned")
+    if key == "attention" and (value is None or isinstance(value, str)):  # of transformers' models, see attention/hf.py
+        return "sdpa" if value in (None, "preconditioned") else value.removesuffix("_preconditioned")
     return _without(value)
 
 

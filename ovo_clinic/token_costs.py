@@ -65,14 +65,20 @@ def table(comparison: Comparison, sizes: Sequence[int]) -> pd.DataFrame:
 
 
 def check(arms: Sequence[Arm], modality: Modality, sizes: Sequence[int]) -> None:
-    """Builds every encoder for every size, so that a mistake shows before anything is trained.
+    """Builds and runs every encoder at every size, so that a mistake shows before anything is trained.
 
     Raises:
         UserError: an encoder does not take a size, or the modality has none.
     """
     for size in sizes:
         for arm in arms:
-            encoder_of(arm, modality, size)
+            encoder = encoder_of(arm, modality, size).eval()
+            x, mask = _input(modality, size)
+            try:
+                with torch.no_grad():
+                    encoder(x[:1], mask[:1])
+            except UserError as error:
+                raise UserError(f"compare.sizes: {size}: {arm.label}: {error}") from None
 
 
 def encoder_of(arm: Arm, modality: Modality, size: int) -> nn.Module:
@@ -141,8 +147,9 @@ def _step(encoder: nn.Module, x: Tensor, mask: Tensor) -> Callable[[], object]:
     parameters = list(encoder.parameters())
 
     def run() -> float:
-        gradients = torch.autograd.grad(encoder(x, mask).values.square().sum(), parameters)
-        return float(gradients[0].sum())  # waits for a GPU
+        # Some checkpoints have weights that only their pretraining uses.
+        found = torch.autograd.grad(encoder(x, mask).values.square().sum(), parameters, allow_unused=True)
+        return float(next(gradient for gradient in found if gradient is not None).sum())  # waits for a GPU
 
     return run
 

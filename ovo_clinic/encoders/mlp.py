@@ -1,7 +1,8 @@
 """Multilayer perceptron encoder."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import Tensor, nn
 
 from ovo_clinic.errors import UserError
@@ -25,7 +26,13 @@ class Mlp(nn.Module):
     """
 
     def __init__(
-        self, modality: Modality, dim: int, *, layers: Literal[1, 2, 3, 4] = 2, width: int = 64, dropout: float = 0.1
+        self,
+        modality: Modality,
+        dim: int,
+        *,
+        layers: Literal[1, 2, 3, 4] = 2,
+        width: Annotated[int, Field(ge=1)] = 64,
+        dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1,
     ) -> None:
         super().__init__()
         if modality.kind in ("image", "text"):

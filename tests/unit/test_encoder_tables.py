@@ -1,6 +1,7 @@
 """What a study of encoders tells beside the scores: costs, convergence, condition numbers by layer, heat maps."""
 
 import itertools
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,15 +14,26 @@ import pytest
 import torch
 from mlflow import MlflowClient
 from sklearn.metrics import accuracy_score, roc_auc_score
+from torch import Tensor, nn
 
-from ovo_clinic import encoder_tables, figures, heat_maps, preconditioning, scrub, studies, verbs
+from ovo_clinic import (
+    encoder_tables,
+    experiment,
+    figures,
+    heat_maps,
+    preconditioning,
+    scrub,
+    studies,
+    token_costs,
+    verbs,
+)
 from ovo_clinic.encoders.vit import Vit
 from ovo_clinic.errors import UserError
 from ovo_clinic.preconditioning import Pair
 from ovo_clinic.registry import ENCODERS, SYNTHETIC
-from ovo_clinic.study import Comparison
+from ovo_clinic.study import Arm, Comparison
 from ovo_clinic.trained import Trained
-from ovo_clinic.types import Batch, Modality
+from ovo_clinic.types import Batch, Modality, Tokens
 from ovo_clinic.verbs.study import Study
 
 SHAPE = {"patch": 8, "width": 16, "depth": 2, "heads": 2}
@@ -195,9 +207,36 @@ def test_partners_differ_in_preconditioning_alone() -> None:
         "DeiT": {"encoders": {"image": {"name": "deit", "attention": "sdpa"}}},
         "DeiT+": {"encoders": {"image": {"name": "deit", "attention": "preconditioned"}}},
         "other": {"encoders": {"image": {"name": "vit", "precondition": True, "attention": {"name": "xca"}}}},
+        "BERT": {"encoders": {"note": {"name": "text", "attention": None}}},
+        "BERT+": {"encoders": {"note": {"name": "text", "attention": "preconditioned"}}},
+        "ovo": {"fusion": {"name": "ovo", "precondition": False, "precondition_eps": 1e-6}},
+        "ovo+": {"fusion": {"name": "ovo", "precondition": True, "precondition_eps": 1e-4}},
     }
     comparison = compared({name: [[0.5]] for name in models}, models)
-    assert preconditioning.pairs(comparison) == [Pair("ViT", "ViT+"), Pair("DeiT", "DeiT+")]
+    plain = ["ViT", "DeiT", "BERT", "ovo"]
+    assert preconditioning.pairs(comparison) == [Pair(name, f"{name}+") for name in plain]
+
+
+def test_a_weight_that_only_pretraining_uses_stops_no_measurement() -> None:
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mask_token, self.out = nn.Parameter(torch.zeros(3)), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tokens:
+            return Tokens(self.out(x), mask)
+
+    x, mask = torch.ones(2, 4, 3), torch.ones(2, 4, dtype=torch.bool)
+    assert np.isfinite(token_costs._step(Encoder(), x, mask)())
+
+
+def test_a_series_longer_than_an_encoder_takes_shows_before_training() -> None:
+    sized = {"name": "sequence", "length": 8, "positions": "learned", "width": 8, "heads": 1, "layers": 1}
+    settings = experiment.load("simulation", [f"model.encoders.series={json.dumps(sized)}"])
+    arm, series = Arm("learned", "encoder", settings), Modality("series", "sequence", 3)
+    token_costs.check([arm], series, [4, 8])
+    with pytest.raises(UserError, match=r"^compare.sizes: 16: learned: .* a unit has 16 steps, more than 8; .*$"):
+        token_costs.check([arm], series, [8, 16])
 
 
 def test_no_picture_where_no_test_unit_has_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
