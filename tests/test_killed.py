@@ -170,4 +170,5 @@ def test_report_is_killed_and_written_again(tmp_path: Path) -> None:
         process.communicate()
     run(["report"], tmp_path)
     assert written.read_text().rstrip().endswith("</html>")
-    assert len(written.read_bytes()) == pytest.approx(before, rel=0.01)
+    # Latencies are measured anew, and the axis of their figure may have more or fewer ticks.
+    assert len(written.read_bytes()) == pytest.approx(before, rel=0.05)
