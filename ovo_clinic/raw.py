@@ -57,6 +57,18 @@ class RawFolder:
         changed.unlabelled = True
         return changed
 
+    def not_for_prediction(self, why: str) -> None:
+        """Refuses new units, for a pipeline that needs their outcomes or makes features by the rows at hand.
+
+        Args:
+            why: what is wrong, and what to do.
+
+        Raises:
+            UserError: the raw files are those of a prediction.
+        """
+        if self.unlabelled:
+            raise UserError(f"predict: {why}")
+
     @property
     def working(self) -> Path:
         """Where a pipeline keeps finished steps of long work, whole or not at all (write, then rename).

@@ -122,6 +122,10 @@ def paper_tables(
     Raises:
         UserError: a wrong option, or a mistake in the raw files.
     """
+    raw.not_for_prediction(
+        "eicu_paper takes stays whose outcome is known, and laboratory tests by the rows at hand; use a model of "
+        "eicu_mortality_24h"
+    )
     end = math.inf if window_hours is None else 60 * window_hours
     longest = math.inf if max_los_days is None else 1440 * max_los_days
     positive = col(STATUS["hospital"]) == "Expired"

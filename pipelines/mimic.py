@@ -32,6 +32,10 @@ _HOURS_PER_PART = 250_000
 _BYTES_PER_HOUR = 8192  # while a part is worked on, generously
 _MEDFUSE_MARGIN_SECONDS = 0.0036  # a millionth of an hour
 _LISTS = ("phenotypes", "icd9", "icd10", "icd10_overrides")
+_COMPLETED = (
+    "{} takes stays that have ended and whose diagnoses are coded; use a model of mimic_mortality_48h or "
+    "mimic_phenotyping"
+)
 
 StepHours = Annotated[float, Field(gt=0)]
 ImageSize = Annotated[int, Field(ge=16)]
@@ -112,6 +116,7 @@ def replica_tables(raw: RawFolder, spec: DatasetSpec, *, timestep_hours: StepHou
     Raises:
         UserError: a wrong option, or a mistake in the raw files.
     """
+    raw.not_for_prediction(_COMPLETED.format("mimic_phenotyping_replica"))
     found = _replica(raw, spec, timestep_hours)
     image, counts = _image(raw, _span(found.cohort, col("outtime")), ImageChoice())
     return found.tables({"time_series": found.series.table, **image}, counts)
@@ -138,6 +143,7 @@ def paper_tables(
     Raises:
         UserError: a wrong option, a download that is not there, or a mistake in the raw files.
     """
+    raw.not_for_prediction(_COMPLETED.format("mimic_paper"))
     for source, is_there in {"cxr": raw.folder("cxr") is not None, "note": raw.path("discharge") is not None}.items():
         if not is_there:
             raise UserError(f"--raw: mimic_paper takes patients with every modality; give {source}=DIR too")

@@ -42,6 +42,7 @@ _MISSING_IN_NOTEBOOKS = (
 )
 _MOST_MISSING = 0.7
 _UNREADABLE_DATE = -9223372037.0  # seconds since 1970 that pandas makes of one
+_BY_ROWS = "{} makes features by the rows at hand and takes visits of known diagnosis; use a model of tadpole_clean"
 
 Rule = tuple[str, pl.Expr]
 
@@ -131,6 +132,7 @@ def paper_text_tables(
     Raises:
         UserError: a mistake in the raw file.
     """
+    raw.not_for_prediction(_BY_ROWS.format("tadpole_paper_text"))
     measured, listed = _clean_columns(spec, [], mri_regions=True), _paper_columns(spec)
     text = read(raw, [*VISIT, *_flat(measured), *_flat(listed)])
     visits, notes = visits_of(text, raw)
@@ -165,6 +167,7 @@ def paper_code_tables(raw: RawFolder, spec: DatasetSpec) -> Tables:
     Raises:
         UserError: a mistake in the raw file.
     """
+    raw.not_for_prediction(_BY_ROWS.format("tadpole_paper_code"))
     held: dict[str, list[str]] = {name: [] for name in spec.modalities}
     for row in spec.lists["columns"]:
         held.get(row["modality"], []).append(row["column"])

@@ -20,10 +20,12 @@ import yaml
 from mlflow.models import Model
 
 from ovo_clinic import cli, drift, experiment, runs, scrub, served, terminal, training
+from ovo_clinic import spec as specs
 from ovo_clinic.errors import UserError
 from ovo_clinic.new_data import prepare_new
 from ovo_clinic.predict import Predictions, predict
 from ovo_clinic.prepare import prepare_task
+from ovo_clinic.raw import RawFolder
 from ovo_clinic.tracking import models
 from tests.small_data import FIRST_UNIT, PERSON, QUICK, flat_files
 
@@ -42,6 +44,23 @@ class Trained:
     def evaluated(self) -> pd.Series:
         """What training itself said of its validation and test units, by unit."""
         return pd.read_parquet(self.folder / "predictions.parquet").set_index("unit_id")["probability_0"]
+
+
+@pytest.mark.parametrize(
+    ("data_set", "task", "instead"),
+    [
+        ("eicu", "eicu_paper", "eicu_mortality_24h"),
+        ("mimic", "mimic_paper", "mimic_mortality_48h or mimic_phenotyping"),
+        ("mimic", "mimic_phenotyping_replica", "mimic_mortality_48h or mimic_phenotyping"),
+        ("tadpole", "tadpole_paper_text", "tadpole_clean"),
+        ("tadpole", "tadpole_paper_code", "tadpole_clean"),
+    ],
+)
+def test_models_of_tasks_that_need_outcomes_or_all_rows_are_refused(data_set: str, task: str, instead: str) -> None:
+    described, path = specs.load(data_set)
+    tables = specs.pipeline_function(described, task, path)
+    with pytest.raises(UserError, match=rf"^predict: {task} [^\n]+; use a model of {instead}$"):
+        tables(RawFolder({}, {}).for_prediction(), described)
 
 
 @pytest.fixture(scope="module")
