@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ovo_clinic import metrics, resources, runs
+from ovo_clinic import drift, metrics, predict, resources, runs
 from ovo_clinic.errors import UserError
 from ovo_clinic.metrics import Floats
 from ovo_clinic.prepare import Prepared
@@ -120,7 +120,7 @@ def score(forecasts: pd.DataFrame, truth: pd.DataFrame, partial: bool = False) -
 
 
 def forecasts_of_run(folder: Path) -> pd.DataFrame:
-    """Forecasts of a trained model for everybody in its task's cohort: today's probabilities, at every month.
+    """Forecasts of a network or baseline for everybody in its task's cohort: today's probabilities, at every month.
 
     People it was trained on are among them, as the challenge has it: what is scored is their later diagnosis. Where a
     person has several units, the last one by unit_id counts.
@@ -132,11 +132,12 @@ def forecasts_of_run(folder: Path) -> pd.DataFrame:
         The columns of a submission, as from `read_forecasts`.
 
     Raises:
-        UserError: no finished run, a task of other classes or identifiers, or prepared data that are gone.
+        UserError: no finished run, one whose head lets people of a batch see each other, a task of other classes or
+            identifiers, or prepared data that are gone.
     """
     if not runs.is_finished(folder):
         raise UserError(f"{folder}: is not the folder of a finished run; `ovo-clinic train` prints its run folder")
-    result = runs.read_result(folder)
+    result = predict.checked(folder, str(folder))
     if tuple(result["task"]["classes"]) != CLASSES:
         raise UserError(f"{folder}: its task '{result['task']['task']}' does not predict {', '.join(CLASSES)}")
     prepared = _prepared(result)
@@ -167,11 +168,12 @@ def write_forecasts(forecasts: pd.DataFrame, path: Path) -> None:
 
 def _predicted(folder: Path, prepared: Prepared) -> tuple[Any, Floats]:
     """Labelled rows of the cohort (N,) and the model's probabilities (N,3)."""
-    from ovo_clinic.trained import Trained  # imports torch, and a forecast file is scored without it
+    from ovo_clinic import predictors  # imports torch, and a forecast file is scored without it
 
-    trained = Trained(folder, prepared)
-    parts = [prepared.rows(split) for split in ("train", "validation", "test")]
-    return np.concatenate(parts), np.concatenate([trained.probabilities(rows) for rows in parts])
+    predictor = predictors.load(folder)
+    names = list(drift.load(folder / "inputs.json"))
+    rows = np.concatenate([prepared.rows(split) for split in ("train", "validation", "test")])
+    return rows, predictor.probabilities(predictor.inputs(prepared, names))[rows]
 
 
 def _prepared(result: runs.Result) -> Prepared:

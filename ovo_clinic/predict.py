@@ -79,7 +79,7 @@ def predict(
         _check_writable(out)
     with _working_folder() as working:
         folder = _local(str(model)) or _fetched(str(model), working, tracking_uri, allow_remote_tracking)
-        result = _checked(folder, str(model))
+        result = checked(folder, str(model))
         request = _request(folder, config)
         digest = model_hash(folder)
         data = working / "data"
@@ -123,8 +123,12 @@ def _inside(folder: Path) -> Path:
     return folder / "data" / "model" if (folder / "MLmodel").is_file() else folder
 
 
-def _checked(folder: Path, model: str) -> runs.Result:
+def checked(folder: Path, model: str) -> runs.Result:
     """The result of the run that made the model.
+
+    Args:
+        folder: of the run, or of its `MODEL_FILES`.
+        model: as the user named it.
 
     Raises:
         UserError: files are missing, or the head lets patients of one batch see each other.

@@ -10,10 +10,12 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
-from ovo_clinic import challenge, verbs
+from ovo_clinic import challenge, classical, experiment, verbs
 from ovo_clinic.cli import app
 from ovo_clinic.errors import UserError
-from ovo_clinic.registry import SYNTHETIC
+from ovo_clinic.prepare import prepare_task
+from ovo_clinic.registry import SYNTHETIC, Choice
+from tests.small_data import PERSON, flat_files
 
 CLASSES = ("CN", "MCI", "AD")
 PROBABILITIES = [f"{name} relative probability" for name in CLASSES]
@@ -157,6 +159,38 @@ def test_what_is_printed(tmp_path: Path) -> None:
         "3 visits of 3 people: CN 1, MCI 1, AD 1",
         "left out: 0 visits without a diagnosis, 0 without a forecast",
     ]
+
+
+def baseline_run(folder: Path) -> Path:
+    """A logistic regression of a made-up task whose patients are called by numbers."""
+    config = flat_files(folder, "multiclass")
+    spec = folder / "ward.spec.yaml"
+    spec.write_text(
+        spec.read_text().replace("- none\n", "- CN\n").replace("- mild\n", "- MCI\n").replace("- severe\n", "- AD\n")
+    )
+    stays = folder / "raw" / "stays.csv"
+    stays.write_text(stays.read_text().replace(PERSON, ""))
+    settings = experiment.load(str(config))
+    run = folder / "run"
+    classical.run(settings, Choice(name="logistic", budget=2), prepare_task(settings, folder / "raw"), run)
+    return run
+
+
+def test_a_baseline_forecasts_what_it_was_evaluated_with(home: Path, tmp_path: Path) -> None:
+    run = baseline_run(tmp_path / "ward")
+    forecasts = challenge.forecasts_of_run(run)
+    stays = pd.read_csv(tmp_path / "ward" / "raw" / "stays.csv").sort_values("stay_id")
+    assert set(forecasts["RID"]) == set(stays["person"]) and (forecasts.groupby("RID").size() == 60).all()
+    last = stays.drop_duplicates("person", keep="last").set_index("stay_id")["person"]
+    stored = pd.read_parquet(run / "predictions.parquet").set_index("unit_id")
+    stored = stored.loc[stored.index.intersection(last.index)]
+    assert len(stored) > 20
+    mine = forecasts.drop_duplicates("RID").set_index("RID").loc[last[stored.index], PROBABILITIES].to_numpy()
+    np.testing.assert_allclose(mine, stored[[f"probability_{label}" for label in range(3)]], atol=1e-6)
+    result = json.loads((run / "result.json").read_text()) | {"unsafe": "people see each other"}
+    (run / "result.json").write_text(json.dumps(result))
+    with pytest.raises(UserError, match=r"^\S+: its head is unsafe: people see each other"):
+        challenge.forecasts_of_run(run)
 
 
 @pytest.mark.slow
