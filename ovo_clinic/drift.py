@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ovo_clinic.arrays import Column, ModalityArray
+from ovo_clinic.disclosure import SMALLEST
 from ovo_clinic.prepared import Prepared
 
 INNER = (0.05, 0.95)
@@ -29,7 +30,8 @@ class Profile:
         kind: as in `types.Modality`.
         columns: F, in order, as the model takes them; none for a text.
         share: (F,) share of the training units (of a sequence: steps) with a value, or with a 1.
-        low, high: (F,) the quantiles `INNER` of numeric values; None for the other columns and for one never measured.
+        low, high: (F,) the quantiles `INNER` of numeric values; None for the other columns, and for one that fewer than
+            `disclosure.SMALLEST` training units have, whose quantiles are values of persons.
         size, recipe: of an image, how a file becomes one (see `images`).
     """
 
@@ -59,14 +61,15 @@ def profiles(prepared: Prepared, names: Sequence[str], rows: npt.NDArray[np.int6
 
 
 def _profile(array: ModalityArray, rows: npt.NDArray[np.int64]) -> Profile:
-    places = value_rows(array, rows)
+    places, firsts = value_rows(array, rows), _firsts(array, rows)
     share = np.zeros(len(array.columns))
     inner = np.full((2, len(array.columns)), np.nan)
     for block in np.array_split(np.arange(len(array.columns)), max(1, -(-len(array.columns) // _BLOCK))):
         if places.size and block.size:
             values = np.asarray(array.values[np.ix_(places, block)], dtype=np.float64)
             share[block] = _seen(array, block, values)
-            measured = np.array([array.columns[index].role == "numeric" for index in block]) & (share[block] > 0)
+            units = np.logical_or.reduceat(~np.isnan(values), firsts, axis=0).sum(axis=0)
+            measured = np.array([array.columns[index].role == "numeric" for index in block]) & (units >= SMALLEST)
             inner[:, block[measured]] = np.nanquantile(values[:, measured], INNER, axis=0)
     low, high = ([None if np.isnan(value) else float(value) for value in row] for row in inner)
     return Profile(array.kind, array.columns, share.tolist(), low, high)
@@ -79,6 +82,17 @@ def value_rows(array: ModalityArray, rows: npt.NDArray[np.int64]) -> npt.NDArray
         return rows
     starts, ends = array.offsets[rows], array.offsets[rows + 1]
     return np.concatenate([np.arange(a, b) for a, b in zip(starts, ends, strict=True)] or [rows[:0]])
+
+
+def _firsts(array: ModalityArray, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Where the values of each unit that has any begin in `value_rows`."""
+    rows = rows[array.present[rows]]
+    if array.offsets is None:
+        return np.arange(len(rows))
+    lengths = array.offsets[rows + 1] - array.offsets[rows]
+    lengths = lengths[lengths > 0]
+    firsts: npt.NDArray[np.int64] = np.cumsum(lengths) - lengths
+    return firsts
 
 
 def _seen(

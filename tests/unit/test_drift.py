@@ -10,7 +10,7 @@ from ovo_clinic import arrays, drift
 from ovo_clinic.arrays import Column, ModalityArray
 from ovo_clinic.errors import UserError
 from ovo_clinic.new_data import aligned
-from ovo_clinic.tables import CodesTable, VectorTable, Vocabulary
+from ovo_clinic.tables import CodesTable, StepsTable, VectorTable, Vocabulary
 
 N = 400
 
@@ -50,6 +50,25 @@ def test_the_inner_values_are_quantiles_of_the_training_rows_that_are_measured()
     assert found.share == [0.75]
     assert found.low[0] == pytest.approx(np.quantile(measured, 0.05), rel=1e-5)
     assert found.high[0] == pytest.approx(np.quantile(measured, 0.95), rel=1e-5)
+
+
+def test_values_of_few_units_are_kept_out_of_the_profile() -> None:
+    few, enough = ([40.0 + unit if unit < count else None for unit in range(N)] for count in (10, 11))
+    found = profile(vector(few=pl.Series(few), enough=pl.Series(enough)))
+    assert found.share == [10 / N, 11 / N]
+    assert (found.low, found.high) == ([None, pytest.approx(40.5)], [None, pytest.approx(49.5)])
+
+
+def test_a_series_of_many_steps_is_one_unit() -> None:
+    steps = [
+        (unit, hour, 7.0 if unit < 10 else None, 7.0 if unit < 11 else None) for unit in range(40) for hour in range(9)
+    ]
+    frame = pl.DataFrame(steps, ["unit_id", "hours", "few", "enough"], orient="row")
+    array = arrays.build(StepsTable(frame), pl.Series(np.arange(N)), np.ones(N, np.bool_))
+    found = profile(array)
+    low = dict(zip((column.name for column in found.columns), found.low, strict=True))
+    assert low["few"] is None and low["enough"] == pytest.approx(7)
+    assert found.share[[column.name for column in found.columns].index("few")] == pytest.approx(10 / 40)
 
 
 @pytest.mark.parametrize(("factor", "offset"), [(18.0, 0.0), (1 / 18, 0.0), (1.8, 32.0), (2.2, 0.0)])
