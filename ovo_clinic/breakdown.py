@@ -44,9 +44,9 @@ def by_pattern(
 
     Returns:
         One row per pattern (the most frequent one first), model and metric: pattern, units, patients, model, metric,
-        mean over seeds, low and high (95 % interval over patients; NaN where a class lacks). Patterns of fewer than
-        `disclosure.SMALLEST` patients stand together as OTHERS, with as many more as make that many; no row where all
-        units would stand in one.
+        mean over seeds, low and high (95 % interval over patients); NaN where a class has fewer units than
+        `disclosure.SMALLEST`. Patterns of fewer patients stand together as OTHERS, with as many more as make that many;
+        no row where all units would stand in one.
     """
     y, who, pattern = np.asarray(target), np.asarray(patients), np.asarray(patterns)
     shown, rest = disclosure.pooled(pattern, who, pattern.size)
@@ -58,12 +58,20 @@ def by_pattern(
             within, y[own], who[own], metrics, resamples=resamples, jackknife_groups=0
         )
         sizes = {"pattern": name, "units": int(own.sum()), "patients": int(np.unique(who[own]).size)}
+        withheld = _tells_of_few(y[own], y)
         for model in predictions:
             for metric in metrics:
                 found = bootstrap.interval(model, metric)
-                values = {"mean": found.estimate, "low": found.low, "high": found.high}
+                numbers = [np.nan] * 3 if withheld else [found.estimate, found.low, found.high]
+                values = dict(zip(("mean", "low", "high"), numbers, strict=True))
                 rows.append({**sizes, "model": model, "metric": metric, **values})
     return pd.DataFrame(rows, columns=["pattern", "units", "patients", "model", "metric", "mean", "low", "high"])
+
+
+def _tells_of_few(target: NDArray[np.float64], everyone: NDArray[np.float64]) -> bool:
+    """Whether a class of all units, of one label, has so few of these that a metric would tell how many."""
+    counts = [np.count_nonzero(target == value) for value in np.unique(everyone)] if everyone.ndim == 1 else []
+    return min(counts, default=disclosure.SMALLEST) < disclosure.SMALLEST
 
 
 def by_label(

@@ -164,9 +164,13 @@ def _pattern_table(patterns: pd.DataFrame, metric: str, label: str) -> Table:
         line = {"modalities": str(pattern), "units": f"{first['units']:,.0f}", "patients": f"{first['patients']:,.0f}"}
         for row in own.to_dict("records"):
             bounds = (row["mean"], row["low"], row["high"])
-            line[str(row["model"])] = "–" if pd.isna(row["mean"]) else report.percent_interval(*bounds)
+            line[str(row["model"])] = "withheld" if pd.isna(row["mean"]) else report.percent_interval(*bounds)
         lines.append(line)
-    return Table.of(f"{label}, %, of test units by the modalities they have [95 % over patients]", pd.DataFrame(lines))
+    caption = (
+        f"{label}, %, of test units by the modalities they have [95 % over patients]; withheld where a class has fewer "
+        f"than {disclosure.SMALLEST} of the units"
+    )
+    return Table.of(caption, pd.DataFrame(lines))
 
 
 def _units(manifest: Mapping[str, Any]) -> int:

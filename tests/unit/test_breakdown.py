@@ -98,6 +98,19 @@ def test_patterns_have_their_own_metrics_and_small_ones_stand_together(data: dic
     assert (rest["units"], rest["patients"]) == (90, 45 if kind == "binary" else 90)
 
 
+def test_metrics_that_would_tell_of_a_small_class_are_withheld(data: dict[str, Any]) -> None:
+    """Of 80 units ten are positive: an AUROC of tenths of 1/700 says so."""
+    pattern, y = np.array(["labs"] * 160 + ["notes"] * 80), np.zeros(UNITS)
+    y[:11] = y[160:170] = 1
+    p = {head: values[..., 0] for head, values in data["p"].items()}
+    found = breakdown.by_pattern(p, y, np.arange(UNITS), pattern, ["auroc", "auprc"], resamples=20)
+    hidden = found["pattern"] == "notes"
+    assert found.loc[hidden, ["mean", "low", "high"]].isna().all(axis=None) and (found.loc[hidden, "units"] == 80).all()
+    shown = found[~hidden & (found["metric"] == "auroc")].set_index("model")["mean"]
+    for head, values in p.items():
+        assert shown[head] == pytest.approx(np.mean([roc_auc_score(y[:160], seed[:160]) for seed in values]))
+
+
 def test_one_pattern_is_no_breakdown(data: dict[str, Any]) -> None:
     same = np.full(UNITS, "labs")
     found = breakdown.by_pattern(data["p"], data["y"], data["patients"], same, ["auroc_macro"], resamples=5)
