@@ -94,7 +94,8 @@ def select_notes(
         stays: unit_id, subject_id, hadm_id, start, end (Datetime) of the window.
         kind: `radiology` = all different reports charted inside the window, in the order of their times; `discharge` =
             the one note of the admission (type DS before the addendum AD), whenever it was written.
-        end_open: a prediction is made at `end`: reports charted then, or not stored before it, do not count.
+        end_open: a prediction is made at `end`: reports charted then, or not known to be stored before it (stored
+            later, or at an unknown time), do not count.
         without_sections: of discharge notes, sections that are left out.
     """
     assert kind == "radiology" or not end_open, "a discharge note is never known when a prediction is made"
@@ -115,14 +116,14 @@ def _radiology(raw: RawFolder, stays: pl.DataFrame, end_open: bool) -> tuple[Tex
         .filter((col("charted") >= col("start")) & before_end)
         .with_columns(
             hours=_hours_since(pl.max_horizontal("charted", "stored"), col("start")),
-            late=col("stored") >= col("end"),
+            late=~(col("stored") < col("end")).fill_null(False),
             text=_stripped(),
         )
         .select("unit_id", "note_seq", "note_id", "charted", "hours", "late", "text")
     )
     found = raw.collect(reports, "radiology").sort("unit_id", "charted", "note_seq", "note_id")
     late = found.filter("late") if end_open else found.clear()
-    known = found.filter(~col("late").fill_null(False)) if end_open else found
+    known = found.filter(~col("late")) if end_open else found
     written = known.filter(col("text").str.len_bytes() > 0)
     different = written.unique(["unit_id", "text"], keep="first", maintain_order=True)
     joined = different.group_by("unit_id", maintain_order=True).agg(col("text").str.join(SEPARATOR), col("hours").max())
@@ -132,7 +133,7 @@ def _radiology(raw: RawFolder, stays: pl.DataFrame, end_open: bool) -> tuple[Tex
         "text: stays with reports": joined.height,
     }
     if end_open:
-        counts["text: reports charted, but not stored before the prediction"] = late.height
+        counts["text: reports charted, but not known to be stored before the prediction"] = late.height
     return TextTable(joined.select("unit_id", "text"), latest=joined.select("unit_id", "hours")), counts
 
 

@@ -22,6 +22,7 @@ STAYS = pl.DataFrame(
         "end": [datetime(2180, 5, 4, 10), datetime(2180, 6, 2), datetime(2180, 5, 5)],
     }
 )
+NOT_STORED = "text: reports charted, but not known to be stored before the prediction"
 HEADER = ["note_id", "subject_id", "hadm_id", "note_type", "note_seq", "charttime", "storetime", "text"]
 REPORTS = [
     ("10-RR-1", 10, 100, "RR", 1, "2180-05-03 09:59:59", "2180-05-03 11:00:00", "Before the stay."),
@@ -71,7 +72,19 @@ def test_reports_of_the_window_are_joined_in_time_order_and_said_once(tmp_path: 
 def test_a_report_that_is_not_stored_before_the_prediction_is_not_known_then(tmp_path: Path) -> None:
     found = select_notes(raw_folder(tmp_path), STAYS, "radiology", end_open=True)
     assert texts(found) == {1: 'At the start,\nwith a "quote".'}
-    assert found[1]["text: reports charted, but not stored before the prediction"] == 1
+    assert found[1][NOT_STORED] == 2  # the one stored at the end, and a blank one without a time
+
+
+@pytest.mark.parametrize("stored", [None, "unknown"])
+def test_a_report_without_a_time_of_storing_is_not_known_at_the_prediction(tmp_path: Path, stored: str | None) -> None:
+    raw = raw_folder(tmp_path)
+    path = raw.path("radiology")
+    assert path is not None
+    reports = [REPORTS[2], (*REPORTS[5][:6], stored, "Never stored.")]
+    pl.DataFrame(reports, HEADER, orient="row").write_csv(path)
+    found = select_notes(raw, STAYS, "radiology", end_open=True)
+    assert texts(found) == {1: 'At the start,\nwith a "quote".'} and found[1][NOT_STORED] == 1
+    assert texts(select_notes(raw, STAYS, "radiology")) == {1: 'At the start,\nwith a "quote".\n\nNever stored.'}
 
 
 def test_two_discharge_rows_of_one_admission_give_one_note(tmp_path: Path) -> None:
