@@ -22,6 +22,8 @@ from ovo_clinic.study import Comparison
 Mask = NDArray[np.bool_]
 
 RESAMPLES = 1000
+RESAMPLES_A_TEST = 100
+"""So many, at the least, for each subgroup: the smallest p-value is 2 of them, and Holm multiplies it by the tests."""
 MOST_LEVELS = 8
 OTHERS, UNKNOWN = "all others", "not recorded"
 METRICS: Mapping[str, tuple[str, ...]] = {
@@ -29,6 +31,7 @@ METRICS: Mapping[str, tuple[str, ...]] = {
     "multiclass": ("mauc", "bca", "log_loss"),
     "multilabel": ("auroc_macro", "auprc_macro", "brier"),
 }
+_MACRO = "_macro"
 _AGE_BANDS = (18, 45, 65, 80)
 _BANDS = (f"under {_AGE_BANDS[0]}", "lowest third", "middle third", "highest third")
 _LEAST_NAMED = 0.5
@@ -122,7 +125,9 @@ def table(comparison: Comparison) -> pd.DataFrame:
         One row per grouping, level, head and metric of METRICS: variable, level, units, patients, positives (binary
         tasks; NaN where it or the number of negatives is hidden), model, metric, mean over seeds and its bounds low
         and high over patients; difference (mean minus that of the units outside the level) with its bounds, p, and
-        p_holm, corrected over all subgroups of the head and metric. NaN where a class has too few units.
+        p_holm, corrected over all subgroups of the head and metric. NaN where a class has too few units. Of a
+        multilabel task a mean is over the labels of which the level has enough units with and without, and a difference
+        over those of which both sides have.
     """
     prepared = comparison.prepared
     rows = prepared.rows("test")
@@ -130,6 +135,7 @@ def table(comparison: Comparison) -> pd.DataFrame:
     target = np.asarray(prepared.target[rows], dtype=np.float64)
     metrics = METRICS[prepared.manifest["kind"]]
     found = groupings(prepared, rows)
+    resamples = max(RESAMPLES, RESAMPLES_A_TEST * sum(len(grouping.levels) for grouping in found))
     sizes = {grouping.column: _sizes(grouping, target, patients, prepared.manifest["kind"]) for grouping in found}
     usable = {
         _key(g.column, level): mask
@@ -137,14 +143,17 @@ def table(comparison: Comparison) -> pd.DataFrame:
         for level, mask in g.levels.items()
         if _has_classes(mask, prepared, target)
     }
+    labels = {name: _labels_of(mask, target) for key, mask in usable.items() for name, mask in _sides(key, mask)}
     lines: list[dict[str, Any]] = []
     for head in comparison.contenders:
         predictions, _ = report.predictions(comparison, head)
         subsets = usable | {_rest(key): ~mask for key, mask in usable.items() if _has_classes(~mask, prepared, target)}
-        estimates = statistics.bootstrap_subsets(predictions, target, patients, subsets, metrics, resamples=RESAMPLES)
+        estimates = statistics.bootstrap_subsets(
+            predictions, target, patients, subsets, _computed(metrics, target), resamples=resamples
+        )
         own = [
             {"variable": g.column, "level": level, **sizes[g.column][level], "model": head, "metric": metric}
-            | _numbers(estimates, _key(g.column, level), metric)
+            | _numbers(estimates, labels, _key(g.column, level), metric)
             for g in found
             for level in g.levels
             for metric in metrics
@@ -159,6 +168,25 @@ def _key(column: str, level: str) -> str:
 
 def _rest(key: str) -> str:
     return f"{key}\n-"
+
+
+def _sides(key: str, mask: Mask) -> tuple[tuple[str, Mask], tuple[str, Mask]]:
+    return (key, mask), (_rest(key), ~mask)
+
+
+def _labels_of(mask: Mask, target: NDArray[np.float64]) -> set[int]:
+    """The labels of a multilabel task that enough of the units have, and enough have not."""
+    if target.ndim == 1:
+        return set()
+    counts = [(target[mask] == value).sum(axis=0) for value in (0, 1)]
+    return set(np.flatnonzero(np.minimum(*counts) >= disclosure.SMALLEST).tolist())
+
+
+def _computed(metrics: Sequence[str], target: NDArray[np.float64]) -> list[str]:
+    """The metrics, those of each label in place of their means over labels."""
+    if target.ndim == 1:
+        return list(metrics)
+    return [*statistics.label_metrics(target.shape[1]), *(name for name in metrics if not name.endswith(_MACRO))]
 
 
 def _has_classes(mask: Mask, prepared: Prepared, target: NDArray[np.float64]) -> bool:
@@ -187,18 +215,33 @@ def _sizes(
     return sizes
 
 
-def _numbers(estimates: Mapping[str, Mapping[str, Estimate]], key: str, metric: str) -> dict[str, float]:
-    nothing = dict.fromkeys(("mean", "low", "high", "difference", "difference_low", "difference_high", "p"), np.nan)
-    if key not in estimates:
-        return nothing
-    own = estimates[key][metric].percentile()
-    numbers = nothing | {"mean": own.estimate, "low": own.low, "high": own.high}
-    if _rest(key) not in estimates:
+def _numbers(
+    estimates: Mapping[str, Mapping[str, Estimate]], labels: Mapping[str, set[int]], key: str, metric: str
+) -> dict[str, float]:
+    numbers = dict.fromkeys(("mean", "low", "high", "difference", "difference_low", "difference_high", "p"), np.nan)
+    within = None if key not in estimates else _estimate(estimates[key], metric, labels[key])
+    if within is None:
         return numbers
-    difference = estimates[key][metric] - estimates[_rest(key)][metric]
+    own, rest = within.percentile(), _rest(key)
+    numbers |= {"mean": own.estimate, "low": own.low, "high": own.high}
+    if rest not in estimates:
+        return numbers
+    shared = labels[key] & labels[rest]
+    inside, outside = (_estimate(estimates[side], metric, shared) for side in (key, rest))
+    if inside is None or outside is None:
+        return numbers
+    difference = inside - outside
     bounds = difference.percentile()
     numbers |= {"difference": bounds.estimate, "difference_low": bounds.low, "difference_high": bounds.high}
     return numbers | {"p": difference.p_value()}
+
+
+def _estimate(of_side: Mapping[str, Estimate], metric: str, labels: set[int]) -> Estimate | None:
+    """A metric, or its mean over labels; None where there is no label to average over."""
+    if metric in of_side:
+        return of_side[metric]
+    names = [f"{metric.removesuffix(_MACRO)}:{label}" for label in sorted(labels)]
+    return Estimate.mean([of_side[name] for name in names]) if names else None
 
 
 def _corrected(lines: pd.DataFrame) -> pd.DataFrame:

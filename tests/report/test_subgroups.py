@@ -1,7 +1,11 @@
 """Subgroups of the test units, computed again with pandas and scikit-learn."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import sklearn.metrics
 from statsmodels.stats.multitest import multipletests
@@ -104,6 +108,44 @@ def test_p_values_are_corrected_over_the_groups_of_a_head_and_metric(table: pd.D
         sex = rows[rows["variable"] == "sex"]
         assert sex["p"].nunique() == 1 and sex["p_holm"].nunique() == 1
         assert sex["difference"].sum() == pytest.approx(0, abs=1e-9)
+
+
+def test_a_difference_of_means_over_labels_is_over_the_same_labels_on_both_sides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An easy and a hard label; hardly anyone of the group has the hard one, of which scores tell nothing anywhere."""
+    random = np.random.default_rng(2)
+    n = 600
+    group = np.arange(n) < 150
+    y = np.column_stack([random.random(n) < 0.5, (random.random(n) < 0.5) & ~group]).astype(float)
+    y[:5, 1] = 1
+    p = np.column_stack([0.3 * y[:, 0] + 0.7 * random.random(n), random.random(n)])[None]
+    prepared = SimpleNamespace(
+        manifest={"kind": "multilabel", "target": ["easy", "hard"]},
+        cohort=pl.DataFrame({"unit_id": range(n), "patient_id": range(n), "group": np.where(group, "in", "out")}),
+        rows=lambda part: np.arange(n),
+        target=y,
+    )
+    comparison: Any = SimpleNamespace(prepared=prepared, contenders=["head"])
+    monkeypatch.setattr(subgroups.report, "predictions", lambda comparison, head: (p, np.arange(n)))
+    found = subgroups.table(comparison).set_index(["level", "metric"])
+    areas = {
+        name: [sklearn.metrics.roc_auc_score(y[mask, label], p[0, mask, label]) for label in range(2)]
+        for name, mask in {"in": group, "out": ~group}.items()
+    }
+    assert found.loc[("in", "auroc_macro"), "mean"] == pytest.approx(
+        areas["in"][0], abs=1e-6
+    )  # of the easy label alone
+    assert found.loc[("out", "auroc_macro"), "mean"] == pytest.approx(np.mean(areas["out"]), abs=1e-6)
+    expected = areas["in"][0] - areas["out"][0]
+    assert found.loc[("in", "auroc_macro"), "difference"] == pytest.approx(expected, abs=1e-6)
+    assert found.loc[("out", "auroc_macro"), "difference"] == pytest.approx(-expected, abs=1e-6)
+
+
+def test_many_groups_leave_room_for_a_significant_difference() -> None:
+    tests = 30
+    resamples = subgroups.RESAMPLES_A_TEST * tests
+    assert statistics.holm(np.array([2 / (resamples + 1), *[1.0] * (tests - 1)]))[0] < 0.05
 
 
 def test_intervals_of_subsets_are_those_of_a_bootstrap_over_patients() -> None:
