@@ -43,7 +43,8 @@ class Trial:
     Attributes:
         experiment: with the trial's settings.
         data: folder of the prepared data set.
-        folder: of the trial; its name is the trial's number.
+        number: from 0, in the order in which they were proposed.
+        folder: of the trial, named by its number and its settings.
         label: of the model.
         settings: by key of the search space.
         lower: whether a lower metric is better.
@@ -52,16 +53,12 @@ class Trial:
 
     experiment: Experiment
     data: Path
+    number: int
     folder: Path
     label: str
     settings: Mapping[str, Any]
     lower: bool
     earlier: tuple[FrozenTrial, ...] | None
-
-    @property
-    def number(self) -> int:
-        """From 0, in the order in which they were proposed."""
-        return int(self.folder.name)
 
     def run(self) -> None:
         """Trains it where it is not finished yet; settings that cannot be trained are a result as well.
@@ -130,6 +127,7 @@ class Search:
         # The budget is no part of it: a larger one goes on where a smaller one ended.
         self.key = provenance.digest_of(
             [
+                arm.label,
                 arm.experiment.digest(),
                 prepared.manifest["key"],
                 provenance.code_digest(),
@@ -193,14 +191,15 @@ class Search:
     def _proposed(self, done: Mapping[int, FrozenTrial], number: int) -> Trial:
         """The trial that `tpe` proposes after those before it."""
         earlier = tuple(done[before] for before in range(number))
-        seed = self.arm.experiment.seed * 100_003 + number
+        seed = (self.arm.experiment.seed * 100_003 + number) % 2**32  # as far as numpy takes one
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=EARLIER)
         return self._trial(number, _memory(sampler, self._lower, earlier).ask(self._space).params, earlier)
 
     def _trial(self, number: int, settings: Mapping[str, Any], earlier: tuple[FrozenTrial, ...] | None) -> Trial:
-        folder = resources.state("trials", self.key) / str(number)
+        # By its settings too: another storage, or another machine, may propose others under the same number.
+        folder = resources.state("trials", self.key) / f"{number}-{provenance.digest_of(settings)[:8]}"
         experiment = with_settings(self.arm.experiment, settings)
-        return Trial(experiment, self._prepared.folder, folder, self.arm.label, settings, self._lower, earlier)
+        return Trial(experiment, self._prepared.folder, number, folder, self.arm.label, settings, self._lower, earlier)
 
 
 def _distribution(values: Sequence[Any] | Range) -> BaseDistribution:

@@ -69,9 +69,14 @@ def tune(
         on_progress: called with (trials done, trials in all).
 
     Raises:
-        UserError: settings that do not fit, a storage that cannot be opened, or a model none of whose trials could be
-            trained.
+        UserError: settings that do not fit, several devices, a storage that cannot be opened, or a model none of whose
+            trials could be trained.
     """
+    if experiment.training.devices not in (1, "1"):
+        raise UserError(
+            "tune: trains each trial on one device; leave out training.devices and let --workers, or --cluster with "
+            "--gpus, share them"
+        )
     rows = study.arms(experiment.with_compare({"tuned": None}), prepared, fusion, unimodal)
     _check_keys(experiment.tune, rows)
     opened = open_storage(storage)
@@ -95,8 +100,9 @@ def tune(
 
 
 def _check_keys(settings: TuneConfig, rows: Sequence[Arm]) -> None:
-    """Refuses a key that no model has."""
-    for key in settings.space:
+    """Refuses a key that no model has, unless it is as in the default space, which is for models of any kind."""
+    default = TuneConfig().space
+    for key in (key for key, values in settings.space.items() if values != default.get(key)):
         if not any(own_keys(arm.experiment, key) for arm in rows):
             raise UserError(f"tune.space.{key}: none of {', '.join(arm.label for arm in rows)} has this setting")
 

@@ -220,6 +220,43 @@ def test_mistakes_in_the_space_show_before_any_training(tmp_path: Path, override
     assert message in str(caught.value)
 
 
+def test_the_default_space_is_for_heads_of_any_kind_and_any_seed(tmp_path: Path) -> None:
+    """A date as seed; heads are searched by nobody, as concat has none."""
+    given = ["seed=20261130", "tune.trials=2", "training.epochs=1"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OVO_CLINIC_HOME", str(tmp_path))
+        settings = experiments.load("simulation", [*SIMULATION, *given])
+        found = tune.tune(settings, prepare_task(settings, None), HEADS[:1], scheduler=InThisProcess())
+    assert "model.fusion.heads" not in found.trials and len(found.trials) == 2
+
+
+def test_a_trial_of_other_settings_does_not_answer_for_one_of_the_same_number(tmp_path: Path) -> None:
+    few = ("tune.trials=2", "tune.space=null", "tune.space={training.learning_rate: [1e-2, 1e-3]}", "tune.sampler=grid")
+    first = search(tmp_path / "home", *few)
+    (tmp_path / "home" / "tuning.db").unlink()
+    folders = sorted((tmp_path / "home" / "trials").glob("*/*"))
+    assert len(folders) == 4
+    for folder in folders:  # another order of the same settings
+        number, _, settings = folder.name.partition("-")
+        folder.rename(folder.with_name(f"{1 - int(number)}-{settings}"))
+    assert_frame_equal(outcome(search(tmp_path / "home", *few)), outcome(first), check_exact=True)
+
+
+def test_two_labels_of_one_model_are_two_searches(tmp_path: Path) -> None:
+    twice = [Choice(name="concat"), Choice(name="concat", tokens=4)]  # the default
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OVO_CLINIC_HOME", str(tmp_path))
+        space = ("tune.space=null", "tune.space={training.learning_rate: [1e-2, 1e-3]}")
+        settings = experiment(*space, "tune.trials=2", "training.epochs=1")
+        found = tune.tune(settings, prepare_task(settings, None), twice, scheduler=LocalProcesses(1))
+    assert found.trials.groupby("model")["number"].apply(list).to_dict() == {choice.label: [0, 1] for choice in twice}
+
+
+def test_a_trial_takes_one_device(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="^tune: trains each trial on one device; leave out training.devices [^\n]*$"):
+        search(tmp_path / "home", "training.devices=2")
+
+
 def test_a_grid_has_every_combination_once(tmp_path: Path) -> None:
     space = "tune.space={training.learning_rate: [1e-2, 1e-3], model.fusion.heads: [1, 2]}"
     found = search(tmp_path / "home", "tune.space=null", space, "tune.sampler=grid", "training.epochs=1")
