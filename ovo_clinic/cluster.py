@@ -34,7 +34,7 @@ class RayCluster:
         ray = _ray()
         self._connect(ray)
         try:
-            self._check_gpus(ray)
+            self._check_room(ray, jobs)
             self._run(ray, jobs, on_done)
         finally:
             ray.shutdown()  # ends what still runs of ours
@@ -48,10 +48,22 @@ class RayCluster:
                 f"--cluster: no Ray cluster answers at '{self.address}' ({reason[:200]}); start one: `ray start --head`"
             ) from None
 
-    def _check_gpus(self, ray: ModuleType) -> None:
-        there = ray.cluster_resources().get("GPU", 0)
-        if self.gpus > there:
-            raise UserError(f"--gpus: a run asks for {self.gpus:g} and the cluster has {there:g}; ask for less")
+    def _check_room(self, ray: ModuleType, jobs: Sequence[Job]) -> None:
+        """Ray would wait for ever for a node that is large enough.
+
+        Raises:
+            UserError: a run fits on no node, or asks for a part of several GPUs.
+        """
+        if self.gpus > 1 and self.gpus != int(self.gpus):
+            raise UserError(f"--gpus: {self.gpus:g}: a run takes a part of one GPU, or whole ones")
+        threads = max(job.experiment.training.threads for job in jobs)
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if not any(node.get("GPU", 0) >= self.gpus and node.get("CPU", 0) >= threads for node in nodes):
+            gpus, cores = (max((node.get(kind, 0) for node in nodes), default=0) for kind in ("GPU", "CPU"))
+            raise UserError(
+                f"--cluster: a run asks for {self.gpus:g} GPUs and {threads} cores of one node, and the nodes have at "
+                f"most {gpus:g} and {cores:g}; ask for less by --gpus and training.threads"
+            )
 
     def _run(self, ray: ModuleType, jobs: Sequence[Job], on_done: Done) -> None:
         remote = ray.remote(_run)

@@ -57,6 +57,12 @@ class Experiment(Options):
         lists = split_lists.read([self.folder / file for file in self.split_lists])
         return DataRequest(dataset, path, self.task, options, split, tuple(lists))
 
+    def beside(self) -> "Experiment | None":
+        """The experiment under the options that its task wants seen beside; None where there are no other ones."""
+        request = self.data_request()
+        other = self.model_copy(update={"data": {**self.data, **request.task.beside}})
+        return None if dict(other.data_request().options) == dict(request.options) else other
+
     def with_compare(self, settings: Mapping[str, Any]) -> "Experiment":
         """The same experiment with other settings of `compare`.
 

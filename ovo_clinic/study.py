@@ -240,6 +240,7 @@ def compare(
     """
     rows = [*arms(experiment, prepared, fusion, unimodal), *baseline_arms(experiment, baselines)]
     _check_labels(rows)
+    tuned = _tuned(experiment)  # now: the file may be written anew before all runs are done
     jobs = [(arm.label, _run(arm, seed, prepared)) for arm in rows for seed in range(seeds)]
     _run_all([job for _, job in jobs], scheduler, on_progress)
     results: dict[str, list[Result]] = {arm.label: [] for arm in rows}
@@ -250,7 +251,7 @@ def compare(
     digest = provenance.digest_of([job.folder.name for _, job in jobs])[:8]
     name = f"{experiment.task}-{digest}"
     folder = resources.state("studies", name)
-    return Comparison(name, folder, prepared, rows, results, folders, _tuned(experiment))
+    return Comparison(name, folder, prepared, rows, results, folders, tuned)
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def prepare(
     memory: Annotated[str | None, typer.Option(help="What to keep within, such as 4GB; default: a third.")] = None,
 ) -> None:
     """Turns raw files into a cached dataset."""
-    print_prepared(_prepared(words(overrides, raw, split_lists), task, size(memory)))
+    print_prepared(_prepared(words(overrides, raw, split_lists), task, size(memory), beside=True))
 
 
 @commands.command()
@@ -106,8 +106,14 @@ def new_dataset(
     )
 
 
-def _prepared(given: Words, task: str, memory: int | None = None) -> "Prepared":
+def _prepared(given: Words, task: str, memory: int | None = None, beside: bool = False) -> "Prepared":
+    """The prepared data, and on demand those that `compare` shows beside them."""
     from ovo_clinic import experiment
     from ovo_clinic.prepare import prepare_task
 
-    return prepare_task(experiment.load(task, given.overrides), given.raw, memory)
+    wanted = experiment.load(task, given.overrides)
+    found = prepare_task(wanted, given.raw, memory)
+    other = wanted.beside() if beside else None
+    if other is not None:
+        prepare_task(other, given.raw, memory)
+    return found

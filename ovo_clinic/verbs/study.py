@@ -121,6 +121,8 @@ def compare(
     }
     asked |= {"importance": importance, "folds": folds}
     experiment = experiments.load(task, overrides).with_compare({k: v for k, v in asked.items() if v is not None})
+    if experiment.seed:
+        raise UserError("seed: compare trains with the seeds 0, 1, 2, ...; leave it out, and say how many by --seeds")
     if pattern is not None and not experiment.compare.missing:
         raise UserError("--pattern: says what goes missing together; give --missing, too, such as --missing 0.25,0.5")
     study.check_options(experiment, experiment.compare.fusion)  # preparing may take hours
@@ -128,18 +130,14 @@ def compare(
     store = tracking.Store(tracking.tracking_uri(tracking_uri, allow_remote_tracking))
     scheduler = local_or_cluster(workers, cluster, gpus)
     prepare = partial(prepare_task, raw_folder=raw)
+    other = experiment.beside() if beside else None
+    if other is not None:  # a mistake shows before anything is trained
+        prepare(experiment)
+        prepare(other)
     found = _study(experiment, prepare, store, scheduler, on_progress, register)
-    other = _other_options(experiment) if beside else None
     if other is None:
         return found
     return replace(found, beside=_study(other, prepare, store, scheduler, on_progress))
-
-
-def _other_options(experiment: Experiment) -> Experiment | None:
-    """The experiment under the options that its task wants seen beside; None where there are no other ones."""
-    request = experiment.data_request()
-    other = experiment.model_copy(update={"data": {**experiment.data, **request.task.beside}})
-    return None if dict(other.data_request().options) == dict(request.options) else other
 
 
 def _study(

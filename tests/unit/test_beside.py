@@ -3,8 +3,12 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from ovo_clinic import verbs
+from ovo_clinic import experiment, verbs
+from ovo_clinic.cli import app
+from ovo_clinic.errors import UserError
+from ovo_clinic.prepare import prepare_task
 from ovo_clinic.registry import SYNTHETIC
 
 QUICK = ["training.epochs=1", "model.dim=16"]
@@ -37,6 +41,17 @@ def test_the_scores_that_make_the_diagnosis_are_out_and_in(raw: Path) -> None:
     assert study.beside.comparison.prepared.manifest["notes"]["scores that the diagnosis is made from"].startswith(
         "among the features"
     )
+
+
+def test_what_is_beside_is_prepared_with_it_and_missed_before_any_training(
+    raw: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    prepare_task(experiment.load("tadpole_clean"), raw)
+    with pytest.raises(UserError, match="is not prepared"):
+        verbs.compare("tadpole_clean", QUICK, fusion=["concat"], seeds=1, workers=1)
+    assert not (tmp_path / "runs").exists()
+    assert CliRunner().invoke(app, ["prepare", "tadpole_clean", "--raw", str(raw)]).exit_code == 0
+    assert verbs.compare("tadpole_clean", QUICK, fusion=["concat"], seeds=1, workers=1).beside is not None
 
 
 def test_nothing_beside_what_is_that_already(raw: Path) -> None:

@@ -86,8 +86,13 @@ def test_a_killed_node_costs_its_run_only_and_all_bits_are_those_of_local_proces
 @pytest.mark.slow
 def test_mistakes_on_a_cluster_are_one_line(cluster: Any, tmp_path: Path) -> None:
     given = experiments.load("simulation")
-    with pytest.raises(UserError, match="^--gpus: a run asks for 0.5 and the cluster has 0; ask for less$"):
+    with pytest.raises(UserError, match="^--cluster: a run asks for 0.5 GPUs and 1 cores of one node, [^\n]* 0 and "):
         RayCluster(cluster.address, 0.5).run([Note(given, tmp_path, tmp_path / "a")], lambda job: ())
+    with pytest.raises(UserError, match="^--gpus: 1.5: a run takes a part of one GPU, or whole ones$"):
+        RayCluster(cluster.address, 1.5).run([Note(given, tmp_path, tmp_path / "a")], lambda job: ())
+    wide = experiments.load("simulation", ["training.threads=999"])
+    with pytest.raises(UserError, match="^--cluster: a run asks for 0 GPUs and 999 cores of one node, [^\n]*$"):
+        RayCluster(cluster.address).run([Note(wide, tmp_path, tmp_path / "a")], lambda job: ())
     with pytest.raises(UserError, match="^--cluster: a node does not see /nowhere; put OVO_CLINIC_HOME on[^\n]*$"):
         RayCluster(cluster.address).run([Note(given, Path("/nowhere"), tmp_path / "b")], lambda job: ())
     deadly = Note(given, tmp_path, tmp_path / "c", kills=99)
