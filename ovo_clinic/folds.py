@@ -16,6 +16,14 @@ from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepared import Prepared
 from ovo_clinic.study import Comparison
 
+FILES = ("folds", "folds_p_values")
+"""The tables of a study's folder that hold `FoldTables.scores` and `FoldTables.tests`."""
+
+EXPLAINED = (
+    "Percent, mean ± standard deviation over folds. p: corrected resampled t-test (Nadeau and Bengio), which allows "
+    "for training sets that overlap, against the best of the others, Holm-corrected."
+)
+
 
 @dataclass(frozen=True)
 class FoldTables:
@@ -30,15 +38,37 @@ class FoldTables:
     tests: pd.DataFrame
 
     def save(self, folder: Path) -> None:
-        """Writes folds.csv and folds_p_values.csv."""
-        self.scores.to_csv(folder / "folds.csv", index=False)
-        self.tests.to_csv(folder / "folds_p_values.csv", index=False)
+        """Writes FILES as csv."""
+        for name, table in zip(FILES, (self.scores, self.tests), strict=True):
+            table.to_csv(folder / f"{name}.csv", index=False)
 
     def summary(self) -> pd.DataFrame:
         """One row per model: mean and standard deviation over folds of each metric."""
         metrics = [name for name in self.scores.columns if name not in _LABELS]
         grouped = self.scores.groupby(["model", "kind"], sort=False)[metrics]
         return grouped.mean().add_suffix("_mean").join(grouped.std().add_suffix("_sd")).reset_index()
+
+    @property
+    def title(self) -> str:
+        """What was done, in words."""
+        count = self.scores["fold"].nunique()
+        return f"Cross-validation over {count} folds of the patients, each model trained once in each"
+
+    def printable(self, classes: Sequence[str]) -> pd.DataFrame:
+        """As text: `summary` in percent, and the corrected p-values; see EXPLAINED."""
+        summary = self.summary()
+        metrics = [column.removesuffix("_mean") for column in summary.columns if column.endswith("_mean")]
+        lines = []
+        for _, row in summary.iterrows():
+            line = {"model": row["model"]}
+            for metric in metrics:
+                text = f"{100 * row[f'{metric}_mean']:.1f} ± {100 * row[f'{metric}_sd']:.1f}"
+                line[report.metric_title(metric, classes)] = text
+            for _, test in self.tests[self.tests["model"] == row["model"]].iterrows():
+                p = f"{test['p_holm']:.3g} vs {test['against']}"
+                line[f"p {report.metric_title(test['metric'], classes)}"] = p
+            lines.append(line)
+        return pd.DataFrame(lines).fillna("")
 
 
 _LABELS = ("model", "kind", "fold", "train", "test")

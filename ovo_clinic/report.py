@@ -188,6 +188,11 @@ def _notes(comparison: Comparison) -> list[str]:
     common = [found for found in next(iter(warnings.values())) if all(found in own for own in warnings.values())]
     notes += common
     notes += [f"{label}: {found}" for label, own in warnings.items() for found in own if found not in common]
+    if tuned := comparison.tuned:
+        notes.append(
+            f"settings: for each model those that `tune` found, the best of {tuned.trials} trials ({tuned.sampler}) by "
+            f"{tuned.monitor} on the validation units; the test units had no part in it"
+        )
     for label, results in comparison.results.items():
         if tuning := results[0].get("tuning"):
             notes.append(

@@ -155,28 +155,11 @@ def _print_modality_tables(study: "Study") -> None:
 
 def _print_folds(folds: "FoldTables", classes: Sequence[str]) -> None:
     """Prints a cross-validation: mean and deviation over folds, and the tests."""
-    import pandas as pd
+    from ovo_clinic.folds import EXPLAINED
 
-    from ovo_clinic.report import metric_title
-
-    summary, tests = folds.summary(), folds.tests
-    metrics = [column.removesuffix("_mean") for column in summary.columns if column.endswith("_mean")]
-    lines = []
-    for _, row in summary.iterrows():
-        line = {"model": row["model"]}
-        for metric in metrics:
-            text = f"{100 * row[f'{metric}_mean']:.1f} ± {100 * row[f'{metric}_sd']:.1f}"
-            line[metric_title(metric, classes)] = text
-        for _, test in tests[tests["model"] == row["model"]].iterrows():
-            line[f"p {metric_title(test['metric'], classes)}"] = f"{test['p_holm']:.3g} vs {test['against']}"
-        lines.append(line)
-    count = folds.scores["fold"].nunique()
-    out.print(f"\nCross-validation over {count} folds of the patients, each model trained once in each:", style="bold")
-    print_table(pd.DataFrame(lines).fillna(""))
-    out.print(
-        "Percent, mean ± standard deviation over folds. p: corrected resampled t-test (Nadeau and Bengio), which "
-        "allows for training sets that overlap, against the best of the others, Holm-corrected."
-    )
+    out.print(f"\n{folds.title}:", style="bold")
+    print_table(folds.printable(classes))
+    out.print(EXPLAINED)
 
 
 def print_search(search: "Search") -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from ovo_clinic import calibration_tables, cohort_tables, encoder_tables, latency, outcomes, subgroups
+from ovo_clinic import calibration_tables, cohort_tables, encoder_tables, folds, latency, outcomes, subgroups
 from ovo_clinic.outcomes import Outcome
 from ovo_clinic.report import ComparisonTable
 from ovo_clinic.study import Comparison
 
-ASKED_FOR = ("missingness", "importance", *encoder_tables.FILES)
+ASKED_FOR = ("missingness", "importance", *folds.FILES, *encoder_tables.FILES)
 """Tables that stand in the study's folder where they were asked for."""
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ovo_clinic import disclosure, figures, report, subgroups
+from ovo_clinic import disclosure, figures, folds, report, subgroups
 from ovo_clinic.html import drawings
 from ovo_clinic.html.blocks import Block, Drawing, Section, Table, Text
 from ovo_clinic.html.material import Material
@@ -22,7 +22,7 @@ _FEW = f"Withheld: fewer than {disclosure.SMALLEST} test units have an outcome, 
 
 
 def comparison(material: Material) -> Section:
-    """The table of the study, its intervals and the differences between heads."""
+    """The table of the study, its intervals, the differences between heads, and the folds where there are any."""
     classes = material.comparison.prepared.manifest["classes"]
     table, (metric, label) = material.table, _main(material)
     printed = report.printable(table, classes)
@@ -40,6 +40,9 @@ def comparison(material: Material) -> Section:
         figure = drawings.difference_figure(table.p_values, metric, label)
         caption = f"Difference of {label} from the best of the others: paired 95 % intervals over patients."
         blocks.append(Drawing.of("differences", figure, caption))
+    if all(name in material.tables for name in folds.FILES):
+        crossed = folds.FoldTables(*(material.tables[name] for name in folds.FILES))
+        blocks.append(Table.of(f"{crossed.title}. {folds.EXPLAINED}", crossed.printable(classes)))
     return Section("comparison", f"Comparison of {material.comparison.subject}", blocks)
 
 

@@ -7,8 +7,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from ovo_clinic import report, studies, verbs
+from ovo_clinic import folds, report, studies, verbs
 from ovo_clinic.errors import UserError
+from ovo_clinic.html import results
+from ovo_clinic.html.blocks import Table
+from ovo_clinic.html.material import Material
 from tests.report.conftest import NAME, STAYS, Reported
 from tests.small_data import FIRST_UNIT, PERSON
 
@@ -67,6 +70,23 @@ def test_numbers_are_those_of_the_table(binary: Reported) -> None:
     row = dict(zip(own[0], next(line for line in own if line[0] == "ovo"), strict=True))
     mean, sd, low, high = (100 * csv.loc["ovo", f"auroc_{part}"] for part in ("mean", "sd", "low", "high"))
     assert row["AUROC"] == f"{mean:.1f} ± {sd:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def test_a_cross_validation_stands_with_the_comparison(binary: Reported, tmp_path: Path) -> None:
+    scores = [
+        {"model": model, "kind": "head", "fold": fold, "train": 90, "test": 30, "auroc": score}
+        for model, own in {"concat": (0.7, 0.8), "ovo": (0.6, 0.8)}.items()
+        for fold, score in enumerate(own)
+    ]
+    test = {"metric": "auroc", "model": "ovo", "against": "concat", "difference": -0.05, "statistic": -1, "p": 0.5}
+    folds.FoldTables(pd.DataFrame(scores), pd.DataFrame([{**test, "p_holm": 0.25}])).save(tmp_path)
+    crossed = {name: pd.read_csv(tmp_path / f"{name}.csv") for name in folds.FILES}
+    section = results.comparison(
+        Material(binary.study.comparison, binary.study.table, [], {**crossed}),
+    )
+    (found,) = [block for block in section.blocks if isinstance(block, Table) and block.caption.startswith("Cross")]
+    assert "over 2 folds" in found.caption and found.columns == ["model", "AUROC", "p AUROC"]
+    assert found.rows == [["concat", "75.0 ± 7.1", ""], ["ovo", "70.0 ± 14.1", "0.25 vs concat"]]
 
 
 def test_numbers_are_those_of_the_csv_files(binary: Reported) -> None:

@@ -137,6 +137,17 @@ def test_the_summary_is_over_folds(crossed: folds.FoldTables) -> None:
         assert row["auroc_sd"] == pytest.approx(values.std(ddof=1))
 
 
+def test_the_printed_table_is_in_percent(crossed: folds.FoldTables) -> None:
+    printed = crossed.printable(["no", "yes"]).set_index("model")
+    auroc = crossed.scores[crossed.scores["model"] == "ovo"]["auroc"] * 100
+    assert printed.loc["ovo", "AUROC"] == f"{auroc.mean():.1f} ± {auroc.std(ddof=1):.1f}"
+    test = crossed.tests[(crossed.tests["model"] == "ovo") & (crossed.tests["metric"] == "auroc")].iloc[0]
+    assert printed.loc["ovo", "p AUROC"] == f"{test['p_holm']:.3g} vs concat"
+    alone = crossed.scores.loc[crossed.scores["kind"] == "modality", "model"].unique()
+    assert len(alone) == 2 and (printed.loc[alone, "p AUROC"] == "").all()
+    assert "over 3 folds" in crossed.title
+
+
 def test_tables_are_saved(crossed: folds.FoldTables, tmp_path: Path) -> None:
     replace(crossed).save(tmp_path)
     lines = (tmp_path / "folds.csv").read_text().splitlines()

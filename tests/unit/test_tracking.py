@@ -280,6 +280,8 @@ def test_settings_that_a_search_found_are_parameters_of_the_study(
     settings = [*SIMULATION, "training.epochs=1", heads, space]
     found = verbs.tune("simulation", settings, trials=1, out=tmp_path / "tuned.yaml", workers=1)
     study = verbs.compare("simulation", settings, tuned=found.file, seeds=1, workers=1)
+    assert [note for note in study.table.notes if "`tune` found, the best of 1 trials (tpe) by auroc on" in note]
+    assert "those that `tune` found" in study.report.read_text(encoding="utf-8")
     client = MlflowClient(tracking_uri=study.tracking_uri)
     experiment = client.get_experiment_by_name("simulation").experiment_id
     (run,) = client.search_runs([experiment], "tags.kind = 'study'")
