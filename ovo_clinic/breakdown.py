@@ -70,7 +70,7 @@ def by_pattern(
 
 def _tells_of_few(target: NDArray[np.float64], everyone: NDArray[np.float64]) -> bool:
     """Whether a class of all units, of one label, has so few of these that a metric would tell how many."""
-    counts = [np.count_nonzero(target == value) for value in np.unique(everyone)] if everyone.ndim == 1 else []
+    counts = [int((target == value).sum()) for value in np.unique(everyone)] if everyone.ndim == 1 else []
     return min(counts, default=disclosure.SMALLEST) < disclosure.SMALLEST
 
 
