@@ -85,13 +85,16 @@ def table(found: list[Outcome]) -> pd.DataFrame:
 
     Returns:
         One row per outcome, head and metric of METRICS: outcome, units, prevalence, model, metric, mean over seeds, and
-        its bounds low and high over patients; NaN where too few units have the outcome, or have it not.
+        its bounds low and high over patients; NaN where too few units have the outcome, or have it not, and the
+        prevalence also where it would tell of such a class.
     """
     lines = []
-    for outcome in found:
+    counts = [int(outcome.target["test"].sum()) for outcome in found]
+    hidden = disclosure.hidden([counts])[0]  # the last class would follow from the others
+    for outcome, hide in zip(found, hidden, strict=True):
         y = outcome.target["test"]
         shown = outcome.has_classes
-        size = {"outcome": outcome.name, "units": y.size, "prevalence": y.mean() if shown else np.nan}
+        size = {"outcome": outcome.name, "units": y.size, "prevalence": np.nan if hide or not shown else y.mean()}
         bootstrap = (
             statistics.bootstrap_by_patient(
                 outcome.predictions["test"],

@@ -21,9 +21,9 @@ from ovo_clinic.study import Comparison
 
 Mask = NDArray[np.bool_]
 
-RESAMPLES = 1000
-RESAMPLES_A_TEST = 100
-"""So many, at the least, for each subgroup: the smallest p-value is 2 of them, and Holm multiplies it by the tests."""
+RESAMPLES = (200, 1000)
+"""Fewest and most; many labels, seeds and subgroups get so few that a head takes WORK, a minute or two."""
+WORK = 4e9
 MOST_LEVELS = 8
 OTHERS, UNKNOWN = "all others", "not recorded"
 METRICS: Mapping[str, tuple[str, ...]] = {
@@ -124,7 +124,8 @@ def table(comparison: Comparison) -> pd.DataFrame:
     Returns:
         One row per grouping, level, head and metric of METRICS: variable, level, units, patients, positives (binary
         tasks; NaN where it or the number of negatives is hidden), model, metric, mean over seeds and its bounds low
-        and high over patients; difference (mean minus that of the units outside the level) with its bounds, p, and
+        and high over patients; difference (mean minus that of the units outside the level) with its bounds, p (normal,
+        with the bootstrap's standard error: counted in resamples it could not be small enough for so many groups), and
         p_holm, corrected over all subgroups of the head and metric. NaN where a class has too few units. Of a
         multilabel task a mean is over the labels of which the level has enough units with and without, and a difference
         over those of which both sides have.
@@ -135,7 +136,6 @@ def table(comparison: Comparison) -> pd.DataFrame:
     target = np.asarray(prepared.target[rows], dtype=np.float64)
     metrics = METRICS[prepared.manifest["kind"]]
     found = groupings(prepared, rows)
-    resamples = max(RESAMPLES, RESAMPLES_A_TEST * sum(len(grouping.levels) for grouping in found))
     sizes = {grouping.column: _sizes(grouping, target, patients, prepared.manifest["kind"]) for grouping in found}
     usable = {
         _key(g.column, level): mask
@@ -147,6 +147,7 @@ def table(comparison: Comparison) -> pd.DataFrame:
     lines: list[dict[str, Any]] = []
     for head in comparison.contenders:
         predictions, _ = report.predictions(comparison, head)
+        resamples = int(np.clip(WORK / max(1, len(usable) * len(predictions) * target.size), *RESAMPLES))
         subsets = usable | {_rest(key): ~mask for key, mask in usable.items() if _has_classes(~mask, prepared, target)}
         estimates = statistics.bootstrap_subsets(
             predictions, target, patients, subsets, _computed(metrics, target), resamples=resamples
@@ -233,7 +234,7 @@ def _numbers(
     difference = inside - outside
     bounds = difference.percentile()
     numbers |= {"difference": bounds.estimate, "difference_low": bounds.low, "difference_high": bounds.high}
-    return numbers | {"p": difference.p_value()}
+    return numbers | {"p": difference.normal_p_value()}
 
 
 def _estimate(of_side: Mapping[str, Estimate], metric: str, labels: set[int]) -> Estimate | None:

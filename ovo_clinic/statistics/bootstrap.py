@@ -101,6 +101,15 @@ class Estimate:
         fewer = min(np.count_nonzero(samples <= _ROUNDING), np.count_nonzero(samples >= -_ROUNDING))
         return float(min(1.0, 2 * (fewer + 1) / (samples.size + 1)))
 
+    def normal_p_value(self) -> float:
+        """Two-sided p-value that the true value is 0, by a normal law with the standard error of the resamples.
+
+        NaN where fewer than two resamples define the value, or all define the same one.
+        """
+        samples = self._defined()
+        error = samples.std(ddof=1) if samples.size > 1 else 0.0
+        return float(2 * stats.norm.sf(abs(self.value) / error)) if error > _ROUNDING else math.nan
+
     def _defined(self) -> Floats:
         return self.samples[~np.isnan(self.samples)]
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ovo_clinic import cohort_tables, disclosure, subgroups
+from ovo_clinic import cohort_tables, disclosure, outcomes, subgroups
+from ovo_clinic.outcomes import Outcome
 
 
 @pytest.mark.parametrize(
@@ -91,3 +92,21 @@ def test_a_subgroup_is_of_as_many_people_as_are_shown() -> None:
     (found,) = subgroups.groupings(prepared, np.arange(330))
     sizes = {level: mask.sum() for level, mask in found.levels.items()}
     assert sizes == {"north": 200, subgroups.OTHERS: 130}
+
+
+def test_the_last_class_does_not_follow_from_the_others() -> None:
+    label = np.repeat([0, 1, 2], [60, 35, 5])
+    p = np.random.default_rng(0).dirichlet(np.ones(3), size=(1, label.size))
+    found = [
+        Outcome(
+            name,
+            {"test": (label == number).astype(float)},
+            {"test": np.arange(label.size)},
+            {"test": {"concat": p[..., number]}},
+        )
+        for number, name in enumerate(["CN", "MCI", "AD"])
+    ]
+    table = outcomes.table(found).query("metric == 'auroc'").set_index("outcome")
+    assert table.loc["CN", "prevalence"] == 0.6
+    assert table.loc[["MCI", "AD"], "prevalence"].isna().all() and table["units"].eq(100).all()
+    assert table.loc[["CN", "MCI"], "mean"].notna().all() and np.isnan(table.loc["AD", "mean"])
