@@ -83,7 +83,7 @@ def flops(
     outputs = task_for(prepared.task).outputs
     models = [training.build_model(arm.experiment, data.modalities, outputs).eval() for arm in arms]
     batches = {size: data.dataset[np.resize(data.split_rows["train"], size)] for size in LATENCY_BATCHES}
-    counts = [model_costs(model, data.dataset[data.split_rows["train"][:REFERENCE_BATCH]]) for model in models]
+    counts = [model_costs(model, data.reference(REFERENCE_BATCH)) for model in models]
     heads = _heads_table([arm.label for arm in arms], counts, _measured(models, batches))
     encoders = _encoders_table(arms[0].experiment, models[0], counts[0], batches)
     options = {"tokens": 4, "heads": 4} | experiment.model.fusion.options

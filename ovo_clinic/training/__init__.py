@@ -172,7 +172,7 @@ def _train(
         "best_epoch": best_epoch,
         "history": module.history,
         "metrics": metrics,
-        "costs": flops.model_costs(model, data.dataset[data.split_rows["train"][: flops.REFERENCE_BATCH]]),
+        "costs": flops.model_costs(model, data.reference(flops.REFERENCE_BATCH)),
         "seconds": time.perf_counter() - started,
     }
     profiles = drift.profiles(prepared, list(data.scalings), data.split_rows["train"])

@@ -170,6 +170,14 @@ def test_batches_of_texts_and_of_long_series_are_no_larger_than_there_is_room_fo
     assert DataModule(prepared, None, batch_size=4, seed=0, arrays=arrays).evaluation_batch == 4
 
 
+def test_costs_are_counted_on_units_that_have_everything(prepared: Prepared, words: None) -> None:
+    arrays = model_inputs(prepared, prepared.chosen(None), settings(letter="words"))
+    data = DataModule(prepared, None, batch_size=4, seed=0, arrays=arrays)
+    rows, there = data.split_rows["train"], np.sum([array.present for array in arrays.values()], axis=0)
+    expected = sorted(rows, key=lambda row: (-there[row], row))[:3]
+    assert data.reference(3).rows.tolist() != rows[:3].tolist() and data.reference(3).rows.tolist() == expected
+
+
 def test_a_text_needs_an_encoder_that_takes_it(prepared: Prepared, words: None) -> None:
     with pytest.raises(UserError, match="model.encoders.letter: 'mlp' takes no text; choose ") as caught:
         model_inputs(prepared, prepared.chosen(None), settings())

@@ -14,7 +14,7 @@ from pandas.testing import assert_frame_equal
 from torch import nn
 
 from ovo_clinic import experiment as experiments
-from ovo_clinic import report, study, training
+from ovo_clinic import report, study, training, verbs
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.fusion.concat import Concat
@@ -29,6 +29,11 @@ HEADS = [Choice(name="concat"), Choice(name="ovo")]
 
 def experiment(*overrides: str) -> Experiment:
     return experiments.load("simulation", [*SIMULATION, *overrides])
+
+
+def test_a_seed_that_would_mean_nothing_is_refused(home: Path) -> None:
+    with pytest.raises(UserError, match="^seed: compare trains with the seeds 0, 1, 2, [^\n]* by --seeds$"):
+        verbs.compare("simulation", [*SIMULATION, "seed=7"])
 
 
 def compare(home: Path, workers: int) -> Comparison:
