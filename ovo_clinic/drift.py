@@ -152,7 +152,7 @@ def _vanished(name: str, trained: Profile, new: Profile, size: int) -> list[str]
     if not lost or (not measured and weight <= UNKNOWN_SHARE * sum(trained.share)):
         return []
     shown = ", ".join(groups[:3]) + (f" and {len(groups) - 3} more" if len(groups) > 3 else "")
-    return [f"{name}: {shown} is in none of {size} new rows; has it another name"]
+    return [f"{name}: none of {size} new rows has {shown}; look for another name there"]
 
 
 def _is_level(column: Column) -> bool:

@@ -197,8 +197,9 @@ def print_run(run: "Run") -> None:
         out.print(f"{split}: " + ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
     for table in run.tables.values():
         shown = table[table["scope"] != "label"].drop(columns=["units", "positives"]) if "scope" in table else table
-        print_table(shown.drop(columns="model").round(4))
-    out.print(f"best epoch {run.result['best_epoch']} of {len(run.result['history'])}; run folder {run.folder}")
+        print_table(shown.drop(columns="model").round(4).astype(object).fillna("–"))
+    best, epochs = run.result["best_epoch"] + 1, len(run.result["history"])
+    out.print(f"best epoch {best} of {epochs}; run folder {run.folder}")
     print_mlflow(run.tracking_uri)
 
 

@@ -1,5 +1,6 @@
 """Metrics by label and by pattern of present modalities, against scikit-learn and a bootstrap written out here."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ import polars as pl
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from ovo_clinic import breakdown, statistics, verbs
+from ovo_clinic import breakdown, statistics, terminal, verbs
 from tests.small_data import QUICK, flat_files
 
 SEEDS, UNITS, LABELS = 2, 240, ["flu", "gout", "rash", "burn"]
@@ -125,7 +126,9 @@ def test_patterns_of_units() -> None:
 
 
 @pytest.mark.parametrize("kind", ["binary", "multilabel"])
-def test_a_single_run_has_its_tables_beside_its_weights(tmp_path: Path, home: Path, kind: str) -> None:
+def test_a_single_run_has_its_tables_beside_its_weights(
+    tmp_path: Path, home: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = flat_files(tmp_path, kind)
     run = verbs.train(str(config), [*QUICK, "split.train=0.5", "split.test=0.4"], raw=tmp_path / "raw")
     assert set(run.tables) == {"labels", "patterns"} - ({"labels"} if kind == "binary" else set())
@@ -144,3 +147,7 @@ def test_a_single_run_has_its_tables_beside_its_weights(tmp_path: Path, home: Pa
         labels = written["labels"].set_index(["scope", "name"])
         assert labels.loc[("label", "fever"), "auprc"] == pytest.approx(average_precision_score(y[:, 1], p[:, 1]))
         assert labels.loc[("micro", "all labels"), "auroc"] == pytest.approx(roc_auc_score(y, p, average="micro"))
+    terminal.print_run(replace(run, tables={"patterns": run.tables["patterns"].assign(mean=np.nan)}))
+    printed, history = capsys.readouterr().out, [epoch[f"validation_{metric}"] for epoch in run.result["history"]]
+    assert f"best epoch {1 + int(np.argmax(history))} of 2;" in printed  # the first epoch is 1, as in the figures
+    assert "–" in printed and "nan" not in printed

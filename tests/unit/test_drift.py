@@ -121,4 +121,4 @@ def test_codes_under_other_names_are_told_and_one_out_of_use_is_not() -> None:
     without_one = codes([(unit, name) for unit in range(N) for name in names[1:]], names)
     assert drift.differences("m", trained, without_one) == []
     (told,) = drift.differences("m", trained, codes([(unit, "other") for unit in range(N)], names))
-    assert "code0, code1, code2 and 17 more is in none of 400 new rows" in told
+    assert "none of 400 new rows has code0, code1, code2 and 17 more" in told

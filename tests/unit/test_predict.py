@@ -178,7 +178,7 @@ def test_a_run_may_be_named_by_its_id_or_be_an_mlflow_model(trained: Trained, tm
     [
         ("stays", {"age": lambda age: age * 12}, "demographics: half of the age values are above .* is the unit"),
         ("labs", {"value": lambda value: value / 18}, "labs: half of the sodium.min values are below"),
-        ("labs", {"variable": "Na"}, "labs: sodium is in none of 160 new rows; has it another name"),
+        ("labs", {"variable": "Na"}, "labs: none of 160 new rows has sodium; look for another name there"),
         ("stays", {"age": None}, "stays.csv.*age"),
     ],
 )
