@@ -71,9 +71,12 @@ class Broken:
     def prepared(self) -> Prepared:
         """What was prepared."""
         assert self.answer.code == 0, self.answer
-        (manifest,) = self.home.glob("cache/*/*/manifest.json")
-        assert manifest.parent.suffix != ".partial"
-        return Prepared.open(manifest.parent)
+        folders = [manifest.parent for manifest in self.home.glob("cache/*/*/manifest.json")]
+        assert folders and not any(folder.suffix == ".partial" for folder in folders)
+        # TADPOLE's task is also prepared under the options that are shown beside its own.
+        options = self.source.prepared.manifest["options"]
+        (found,) = (data for data in map(Prepared.open, folders) if data.manifest["options"] == options)
+        return found
 
     def assert_refused(self, message: str) -> None:
         """One line on the mistake, and nothing left of the attempt."""
