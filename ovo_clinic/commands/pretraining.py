@@ -66,7 +66,7 @@ def pretrain_text(
         f"{counts['training_texts']:,} texts, {counts['training_tokens']:,} tokens of {found.record['vocabulary']:,}; "
         f"held out: {counts['held_out_texts']:,} texts, loss {metrics['held_out_loss']:.3f}, perplexity "
         f"{metrics['held_out_perplexity']:.1f}, {100 * metrics['held_out_accuracy']:.1f} % of masked tokens told right "
-        f"(epoch {found.record['best_epoch']} of {len(found.record['history'])}, {found.record['seconds']:.0f} s)",
+        f"(epoch {found.record['best_epoch'] + 1} of {len(found.record['history'])}, {found.record['seconds']:.0f} s)",
         soft_wrap=True,
     )
     out.print(f"model.encoders.TEXT='{{name: text, checkpoint: {found.folder}}}' takes it", soft_wrap=True)

@@ -249,6 +249,7 @@ def test_the_command_writes_for_its_owner_alone_and_mlflow_gets_no_word(
     done = CliRunner().invoke(app, given)
     assert done.exit_code == 0, done.output
     assert "144 texts" in done.output and f"checkpoint: {out}" in done.output and "perplexity" in done.output
+    assert "(epoch 1 of 1," in done.output
     assert stat.S_IMODE(out.stat().st_mode) == 0o700 and not (tmp_path / "bert.partial").exists()
     assert {stat.S_IMODE(path.stat().st_mode) for path in out.iterdir()} == {0o600}
     record = json.loads((out / pretraining.RECORD).read_text())
