@@ -70,6 +70,17 @@ def test_a_reader_asks_no_other_server_for_anything(site: Path) -> None:
         assert parser.found and not [url for url in parser.found if re.match(r"(https?:)?//", url)], page.name
 
 
+@pytest.mark.parametrize("page", [REPOSITORY / "README.md", *PAGES], ids=lambda page: page.name)
+def test_what_is_compared_with_tuned_settings_was_tuned(page: Path) -> None:
+    """`compare --tuned` refuses single modalities that `tune` did not search for, and folds."""
+    lines = [line for block in blocks(page, "bash") for line in block.splitlines()]
+    searched = [line for line in lines if line.startswith("ovo-clinic tune ")]
+    for words in lines:
+        if words.startswith("ovo-clinic compare ") and "--tuned" in words:
+            assert "--folds" not in words
+            assert any("--unimodal" not in words or "--unimodal" in search for search in searched)
+
+
 @pytest.mark.parametrize(("page", "line"), [*commands()])
 def test_every_command_in_it_is_one(page: str, line: str) -> None:
     name, *words = shlex.split(line, comments=True)[1:]
