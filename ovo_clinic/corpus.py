@@ -99,7 +99,7 @@ def of_task(prepared: Prepared, modality: str | None = None) -> Texts:
     if frame.is_empty():
         raise UserError(f"--modality: no training unit of task '{prepared.manifest['task']}' has '{name}'")
     manifest = prepared.manifest
-    data = {"data": manifest["key"], "split": manifest["digests"]["split"]}
+    data = {"dataset": manifest["dataset"], "data": manifest["key"], "split": manifest["digests"]["split"]}
     return Texts(frame, {"task": manifest["task"], "modality": name, **data})
 
 

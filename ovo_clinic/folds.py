@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ovo_clinic import report, significance, statistics
+from ovo_clinic import report, significance, statistics, study
 from ovo_clinic.errors import UserError
 from ovo_clinic.experiment import Experiment
 from ovo_clinic.prepared import Prepared
@@ -107,7 +107,9 @@ def prepared(
     found = []
     for number, fold in enumerate(experiments(experiment, folds)):
         try:
-            found.append((fold, prepare(fold)))
+            data = prepare(fold)
+            study.arms(fold, data, fold.compare.fusion, fold.compare.unimodal)
+            found.append((fold, data))
         except UserError as error:
             raise UserError(f"--folds: fold {number} of {folds}, prepared by itself: {error}") from None
     return found

@@ -194,10 +194,10 @@ def check_options(experiment: Experiment, fusion: Sequence[Choice]) -> None:
 
 
 def check_heads(rows: Sequence[Arm], prepared: Prepared) -> None:
-    """Builds every head once.
+    """Builds every head once, and asks the encoders whether they may be trained on the data.
 
     Raises:
-        UserError: an option that a head cannot have, or a combination that it excludes.
+        UserError: an option that a head cannot have, a combination that it excludes, or data that an encoder refuses.
     """
     from ovo_clinic.model import check_fusion
 
@@ -208,6 +208,11 @@ def check_heads(rows: Sequence[Arm], prepared: Prepared) -> None:
         except UserError as error:
             where = f"compare.fusion: {row.label}" if row.kind != "encoder" else f"{row.label} under the common head"
             raise UserError(f"{where}: {error}") from None
+        for modality in modalities:
+            choice = row.experiment.model.encoder(modality.name)
+            check = getattr(ENCODERS.get(choice.name), "check_data", None)
+            if check:
+                check(modality.name, prepared, ENCODERS.options(choice.name, choice.options))
 
 
 def compare(

@@ -97,7 +97,8 @@ class Encoder(Protocol):
     is costly. One that reads texts needs it, and says so by a class attribute `takes_text = True`. A class attribute
     `files` names the options that are paths of files whose content decides the result (a checkpoint); `of_rows = True`
     says that they hold rows of units, which a model never carries. A method `check_length(self, steps: int) -> None`
-    refuses units of so many steps or tokens, where it takes no longer ones; it is asked before anything is trained.
+    refuses units of so many steps or tokens, where it takes no longer ones, and a classmethod `check_data`, which takes
+    what `inputs` takes, data that it should not be trained on; both are asked before anything is trained.
     """
 
     def __call__(self, x: Tensor, mask: Tensor) -> Tokens:

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -141,16 +140,18 @@ def _units_with(array: ModalityArray, units: Rows, columns: Rows) -> npt.NDArray
 
 def pretrained_texts(subject: Subject) -> Remarks:
     """Checkpoints of trained runs that `pretrain-text` made of the training units of another split."""
+    from ovo_clinic.encoders import checkpoints  # loads torch
+
     counts = Counter(found for folder in subject.folders for found in _checkpoints(folder))
     for (name, checkpoint), used in counts.items():
-        origin = _pretrained_on(checkpoint)
+        origin = checkpoints.pretrained_on(checkpoint)
         if origin is None:
             continue
         if "split" not in origin:
             yield Unchecked(
                 f"{name} ({used} runs)", "its checkpoint was pretrained on files; whose texts these are is open"
             )
-        elif origin["split"] != subject.prepared.manifest["digests"]["split"]:
+        elif checkpoints.is_of_another_split(origin, subject.prepared):
             yield Finding(
                 what=f"the checkpoint of {used} trained run(s) was pretrained on the training units of task "
                 f"{origin['task']} in another split",
@@ -167,14 +168,3 @@ def _checkpoints(run: Path) -> Iterator[tuple[str, Path]]:
     for name, choice in encoders.items():
         if choice["name"] == "text":
             yield name, resources.absolute(choice["checkpoint"], f"model.encoders.{name}.checkpoint")
-
-
-def _pretrained_on(checkpoint: Path) -> dict[str, Any] | None:
-    """What `pretrain-text` wrote of a checkpoint's texts; None for one that it did not make, or that is gone."""
-    from ovo_clinic.encoders.pretraining import RECORD  # loads torch
-
-    file = checkpoint / RECORD
-    if not file.is_file():
-        return None
-    origin: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["texts"]
-    return origin

@@ -1,8 +1,9 @@
 """Models and tokenizers of transformers from local folders; nothing is ever fetched, and no code of theirs is run."""
 
+import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from ovo_clinic import resources
 from ovo_clinic.errors import UserError
+from ovo_clinic.prepared import Prepared
 from ovo_clinic.types import Modality
 
 Output = Literal["cls", "mean", "tokens"]
@@ -23,8 +25,31 @@ _CARRIED = (
     *("added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "*.model"),
 )
 """Names of the files that make a model and its tokenizer."""
+RECORD = "pretraining.json"
+"""File of a checkpoint that `pretrain-text` made: what it is made of."""
 TRAINED_ATTENTION = "trained_attention"
 """Setting of a checkpoint that was pretrained here: the implementation of attention/hf.py that it was trained with."""
+
+
+def pretrained_on(checkpoint: Path) -> dict[str, Any] | None:
+    """What `pretrain-text` wrote of a checkpoint's texts; None for one that it did not make, or that is gone."""
+    file = checkpoint / RECORD
+    if not file.is_file():
+        return None
+    origin: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["texts"]
+    return origin
+
+
+def is_of_another_split(origin: Mapping[str, Any], prepared: Prepared) -> bool:
+    """Whether texts were the training units' of another split of a data set, so that test patients may be among them.
+
+    Args:
+        origin: of `pretrained_on`.
+        prepared: the data; new ones, for a prediction, have no split.
+    """
+    digests = prepared.manifest.get("digests")
+    same_data = origin.get("dataset", prepared.manifest.get("dataset")) == prepared.manifest.get("dataset")
+    return digests is not None and same_data and origin.get("split", digests["split"]) != digests["split"]
 
 
 def checkpoint_folder(given: str) -> Path:

@@ -12,12 +12,10 @@ from typing import Any
 
 from ovo_clinic import provenance
 from ovo_clinic.corpus import Texts
-from ovo_clinic.encoders.checkpoints import silent
+from ovo_clinic.encoders.checkpoints import RECORD, silent
 from ovo_clinic.encoders.masked_language import MaskedTraining, Pretraining
 from ovo_clinic.errors import UserError
 from ovo_clinic.locks import locked
-
-RECORD = "pretraining.json"
 
 Record = dict[str, Any]
 """Content of `pretraining.json`: settings, digests, counts, the losses of every epoch. No text, no word."""

@@ -21,9 +21,11 @@ from ovo_clinic.encoders.checkpoints import (
     check_kind,
     checkpoint_folder,
     embedded,
+    is_of_another_split,
     load_config,
     load_model,
     load_tokenizer,
+    pretrained_on,
 )
 from ovo_clinic.errors import UserError
 from ovo_clinic.prepared import Prepared
@@ -77,15 +79,32 @@ class Text(nn.Module):
         self.out = nn.Linear(modality.features if self.model is None else self.model.config.hidden_size, dim)
 
     @classmethod
+    def check_data(cls, name: str, prepared: Prepared, options: Mapping[str, Any]) -> None:
+        """Refuses a checkpoint that may have read the notes of test patients.
+
+        Raises:
+            UserError: `pretrain-text` made it of the training units of another split.
+        """
+        folder = checkpoint_folder(options["checkpoint"])
+        origin = pretrained_on(folder)
+        if origin is not None and is_of_another_split(origin, prepared):
+            raise UserError(
+                f"model.encoders.{name}.checkpoint: {folder} was pretrained on training units of task "
+                f"'{origin['task']}' in another split, among whom may be this one's test patients; run pretrain-text "
+                "with this task, its split and its fold"
+            )
+
+    @classmethod
     def inputs(cls, name: str, prepared: Prepared, options: Mapping[str, Any]) -> ModalityArray:
         """Token ids, or with `frozen: true` the model's embeddings, made once.
 
         Raises:
-            UserError: no text, or a checkpoint that is missing or damaged.
+            UserError: no text, or a checkpoint that is missing, damaged, or pretrained on another split.
         """
         kind = prepared.manifest["modalities"][name]["kind"]
         if kind != "text":
             raise UserError(f"model.encoders.{name}: text takes texts, and {name} is of kind {kind}")
+        cls.check_data(name, prepared, options)
         folder = checkpoint_folder(options["checkpoint"])
         identity = {"checkpoint": derived.files_digest(folder), "max_tokens": options["max_tokens"]}
         texts = prepared.texts(name)

@@ -1,5 +1,6 @@
 """Cross-validation: folds by patient that cover everybody once, and the corrected test over them."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,9 @@ from ovo_clinic.registry import Choice
 from ovo_clinic.spec import SplitSpec
 from ovo_clinic.splitting import split_units
 from ovo_clinic.study import Comparison
-from tests.small_data import SIMULATION, flat_files
+from tests.small_data import QUICK, SIMULATION, flat_files
+from tests.small_notes import notes_config
+from tests.tiny_models import tiny_bert
 
 HEADS = [Choice(name="concat"), Choice(name="ovo")]
 
@@ -81,6 +84,39 @@ def test_published_splits_and_tuned_settings_do_not_go_with_folds(change: dict[s
     given = given.with_compare(change) if "tuned" in change else given.model_copy(update=change)
     with pytest.raises(UserError, match=message):
         folds.experiments(given, 3)
+
+
+def test_a_checkpoint_that_read_test_patients_of_a_fold_is_refused_before_any_training(
+    home: Path, tmp_path: Path
+) -> None:
+    config, bert = notes_config(tmp_path / "notes"), tiny_bert(tmp_path / "bert")
+    encoder = json.dumps({"name": "text", "checkpoint": str(bert)})
+    given = [*QUICK, f"model.encoders.note={encoder}"]
+    prepared = prepare_task(experiments.load(config, given), None)
+
+    def record(**texts: str) -> None:
+        (bert / "pretraining.json").write_text(json.dumps({"texts": {"task": "notes", **texts}}))
+
+    own = prepared.manifest["digests"]["split"]
+    record(dataset="notes", split=own)
+    with pytest.raises(
+        UserError, match=r"^--folds: fold 0 of 2, [^\n]* was pretrained on training units of task 'notes'"
+    ):
+        verbs.compare(config, given, fusion=["concat"], seeds=1, folds=2, workers=1)
+    assert not list(home.glob("runs/*/result.json"))
+    for texts, refused in [
+        ({"dataset": "notes", "split": own}, False),
+        ({"dataset": "notes", "split": "0" * 64}, True),
+        ({"dataset": "wards", "split": "0" * 64}, False),
+        ({"split": "0" * 64}, True),  # of a version that told no data set
+    ]:
+        record(**texts)
+        settings = experiments.load(config, given)
+        if refused:
+            with pytest.raises(UserError, match="among whom may be this one's test patients"):
+                study.arms(settings, prepared, HEADS, unimodal=False)
+        else:
+            assert len(study.arms(settings, prepared, HEADS, unimodal=False)) == 2
 
 
 def test_folds_that_cannot_be_prepared_show_before_any_training(

@@ -103,7 +103,7 @@ def test_only_texts_of_training_units_are_read(home: Path, tmp_path: Path) -> No
     settings = Pretraining(**SMALL | {"epochs": 1, "vocabulary": 2000})
     record = pretrain(texts, settings, tmp_path / "bert")
     assert record["texts"] == {
-        **{"task": "notes", "modality": "note", "data": prepared.manifest["key"]},
+        **{"task": "notes", "modality": "note", "dataset": "notes", "data": prepared.manifest["key"]},
         **{"split": prepared.manifest["digests"]["split"], "digest": texts.digest()},
         **{key: value for key, value in record["texts"].items() if key.startswith(("training_", "held_out_"))},
     }
