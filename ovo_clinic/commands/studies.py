@@ -7,7 +7,7 @@ import typer
 
 from ovo_clinic.commands.encoder_tables import print_encoders
 from ovo_clinic.commands.options import Cluster, Gpus, Lists, Overrides, Raw, Remote, Task, Uri, Workers
-from ovo_clinic.commands.values import names, shares, words
+from ovo_clinic.commands.values import Words, names, shares, words
 from ovo_clinic.terminal import (
     out,
     print_attrition,
@@ -45,6 +45,18 @@ def demo(
     )
     for head, gain in found.gains.items():
         out.print(f"  {head} goes {100 * gain:.0f} % of the way from the best single modality to the oracle")
+    if not found.gains:
+        out.print("  The test units are too few to measure the heads against the oracle; take more --patients")
+
+
+def _checked(task: str, given: Words) -> Words:
+    """The words, after a look at the settings and the data: a mistake should not take ten seconds to be told."""
+    from ovo_clinic import experiment, prepare
+
+    request = experiment.load(task, given.overrides).data_request()
+    if given.raw is None:
+        prepare.find(request)
+    return given
 
 
 @commands.command()
@@ -57,9 +69,9 @@ def train(
     allow_remote_tracking: Remote = False,
 ) -> None:
     """Trains one model."""
-    from ovo_clinic import verbs
+    given = _checked(task, words(overrides, raw, split_lists))
+    from ovo_clinic import verbs  # loads torch and Lightning
 
-    given = words(overrides, raw, split_lists)
     run = verbs.train(
         task, given.overrides, raw=given.raw, tracking_uri=tracking_uri, allow_remote_tracking=allow_remote_tracking
     )
@@ -100,9 +112,9 @@ def compare(
 
     All heads see the same splits; an interrupted comparison goes on where it was.
     """
-    from ovo_clinic import verbs
+    given = _checked(task, words(overrides, raw, split_lists))
+    from ovo_clinic import verbs  # loads torch and Lightning
 
-    given = words(overrides, raw, split_lists)
     with progress("training") as advance:
         study = verbs.compare(
             task,
@@ -158,9 +170,9 @@ def tune(
 
     Each head gets the same number of trials; an interrupted search goes on where it was.
     """
-    from ovo_clinic import verbs
+    given = _checked(task, words(overrides, raw, split_lists))
+    from ovo_clinic import verbs  # loads torch and Lightning
 
-    given = words(overrides, raw, split_lists)
     with progress("trials") as advance:
         search = verbs.tune(
             task,

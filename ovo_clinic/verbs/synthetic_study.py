@@ -20,7 +20,8 @@ class SyntheticStudy:
         study: the comparison on synthetic data.
         oracle: AUROC of the probabilities that the labels were drawn from, on the same test units.
         best_single: (modality, mean AUROC) of the best modality alone.
-        gains: head -> share of the way from the best single modality to the oracle.
+        gains: head -> share of the way from the best single modality to the oracle; none where the test units are so
+            few that the oracle is no better.
     """
 
     study: Study
@@ -52,7 +53,11 @@ def demo(
     single = rows[rows["kind"] == "modality"].sort_values("auroc_mean").iloc[-1]
     start = float(single["auroc_mean"])
     heads = rows[rows["kind"] == "head"]
-    gains = {str(row["model"]): (float(row["auroc_mean"]) - start) / (oracle - start) for _, row in heads.iterrows()}
+    gains = (
+        {str(row["model"]): (float(row["auroc_mean"]) - start) / (oracle - start) for _, row in heads.iterrows()}
+        if oracle > start
+        else {}
+    )
     return SyntheticStudy(found, oracle, (str(single["model"]), start), gains)
 
 
