@@ -67,10 +67,11 @@ def _size_line(title: str, sizes: Mapping[str, int], partition: bool) -> dict[st
 
 def _median_line(prepared: Prepared, name: str, columns: Mapping[str, Mask]) -> dict[str, str]:
     values = prepared.cohort[name].cast(float).to_numpy()
+    patients = prepared.cohort["patient_id"].to_numpy()
     cells = {}
     for column, mask in columns.items():
-        own = values[mask & ~np.isnan(values)]
-        enough = own.size >= disclosure.SMALLEST
+        known = mask & ~np.isnan(values)
+        own, enough = values[known], np.unique(patients[known]).size >= disclosure.SMALLEST
         low, middle, high = np.quantile(own, [0.25, 0.5, 0.75]) if enough else (np.nan,) * 3
         cells[column] = f"{middle:.3g} [{low:.3g}, {high:.3g}]" if enough else "–"
     return {"characteristic": f"{subgroups.words(name)}, median [quartiles]", **cells}

@@ -211,7 +211,10 @@ _SHOWN = 60  # characters of an override, in a message
 
 
 def _merge(base: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
-    """A deep merge in which naming another encoder or head drops the options of the one it replaces."""
+    """A deep merge in which naming another encoder or head drops the options of the one it replaces.
+
+    An empty mapping replaces as well: `compare.encoders={}` compares heads where the config compares encoders.
+    """
     merged = dict(base)
     for key, value in update.items():
         old = merged.get(key)
@@ -221,6 +224,7 @@ def _merge(base: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]
             old = {"name": old}
         if (
             isinstance(value, Mapping)
+            and value
             and isinstance(old, Mapping)
             and value.get("name", old.get("name")) == old.get("name")
         ):

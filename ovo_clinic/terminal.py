@@ -1,6 +1,7 @@
 """What commands print: tables, cohorts, studies, progress; and the consoles they print on."""
 
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -225,7 +226,7 @@ def _table(frame: "pd.DataFrame") -> "Table":
 
 def print_mlflow(uri: str) -> None:
     """Prints how to open the MLflow store."""
-    command = f"{Path(sys.executable).with_name('mlflow')} ui --backend-store-uri {uri}"
+    command = shlex.join([str(Path(sys.executable).with_name("mlflow")), "ui", "--backend-store-uri", uri])
     server = uri.startswith(("http:", "https:", "databricks"))
     # MLflow's own command line would report its use over the network.
     out.print(f"MLflow: {uri if server else f'MLFLOW_DISABLE_TELEMETRY=true {command}'}", soft_wrap=True)

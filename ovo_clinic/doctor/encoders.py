@@ -1,6 +1,7 @@
 """Looks at the encoders of a config: their options, and the checkpoints and files that they read."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,13 @@ from ovo_clinic.registry import ENCODERS, Choice
 
 def encoder_checks(experiment: Experiment, modalities: list[str]) -> list[Check]:
     """One line for each modality whose encoder reads a file, or is not as it should be."""
-    settings = experiment.model.encoders
-    checks = []
-    for name in experiment.modalities or modalities:
-        choice = settings.get(name, settings.get("default", Choice(name="mlp")))
-        found = checked(f"encoder of {name}", lambda name=name, choice=choice: _look(name, choice))  # type: ignore[misc]
-        if found.told:
-            checks.append(found)
-    return checks
+    chosen = [
+        (f"encoder of {name}", name, experiment.model.encoder(name)) for name in experiment.modalities or modalities
+    ]
+    for name, alternatives in experiment.compare.encoders.items():
+        chosen += [(f"encoder {other.label} of {name}", name, other.encoder) for other in alternatives]
+    checks = [checked(what, partial(_look, name, choice)) for what, name, choice in chosen]
+    return [check for check in checks if check.told]
 
 
 def _look(modality: str, choice: Choice) -> str:

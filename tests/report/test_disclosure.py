@@ -1,5 +1,6 @@
 """Small cells are hidden, and cannot be worked out from the totals."""
 
+import shlex
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ovo_clinic import cohort_tables, disclosure, outcomes, subgroups
+from ovo_clinic import cohort_tables, disclosure, outcomes, subgroups, terminal
 from ovo_clinic.outcomes import Outcome
 
 
@@ -110,3 +111,20 @@ def test_the_last_class_does_not_follow_from_the_others() -> None:
     assert table.loc["CN", "prevalence"] == 0.6
     assert table.loc[["MCI", "AD"], "prevalence"].isna().all() and table["units"].eq(100).all()
     assert table.loc[["CN", "MCI"], "mean"].notna().all() and np.isnan(table.loc["AD", "mean"])
+
+
+def test_quartiles_are_of_enough_people_however_many_units_they_have() -> None:
+    units = 30
+    prepared: Any = SimpleNamespace(
+        cohort=pl.DataFrame({"patient_id": [0] * 15 + list(range(1, 16)), "age": [float(u) for u in range(units)]})
+    )
+    few, many = np.arange(units) < 15 + 5, np.arange(units) >= 15
+    line = cohort_tables._median_line(prepared, "age", {"few": few, "many": many})
+    assert line["few"] == "–" and line["many"] == "22 [18.5, 25.5]"
+
+
+def test_the_command_that_opens_the_store_can_be_copied(capsys: pytest.CaptureFixture[str]) -> None:
+    uri = "sqlite:////wards/home of ward 2/mlflow.db"
+    terminal.print_mlflow(uri)
+    told = capsys.readouterr().out
+    assert shlex.split(told)[-1] == uri and told.startswith("MLflow: MLFLOW_DISABLE_TELEMETRY=true ")

@@ -237,6 +237,9 @@ def test_checkpoints_are_loaded(tmp_path: Path, home: Path) -> None:
     (next(folder.glob("*.safetensors"))).write_bytes(b"cut")
     bad = told(examine("mimic_phenotyping", [*CPU, encoder], raw=raw), "wrong")
     assert set(bad) == {"encoder of text"} and "cannot be read" in bad["encoder of text"]
+    compared = "compare.encoders={text: [{label: mine, encoder: {name: text, checkpoint: nowhere}}]}"
+    wrong = told(examine("mimic_phenotyping", [*CPU, encoder, compared], raw=raw), "wrong")
+    assert "no config.json" in wrong["encoder mine of text"]
     absent = "model.encoders.text={name: text, checkpoint: nowhere}"
     assert "no config.json" in told(examine("mimic_phenotyping", [*CPU, absent], raw=raw), "wrong")["encoder of text"]
 

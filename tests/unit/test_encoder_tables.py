@@ -183,6 +183,15 @@ def compared(histories: Mapping[str, Sequence[Sequence[float]]], models: Mapping
     return cast(Comparison, SimpleNamespace(results=results, heads=list(results)))
 
 
+def test_heads_can_be_compared_where_the_config_compares_encoders() -> None:
+    assert experiment.load("vision_preconditioned").compare.encoders
+    given = experiment.load("vision_preconditioned", ["compare.encoders={}", "compare.fusion=[concat, self_attention]"])
+    assert not given.compare.encoders and [choice.name for choice in given.compare.fusion] == [
+        "concat",
+        "self_attention",
+    ]
+
+
 def test_epochs_to_the_plain_model_s_final_score_by_hand() -> None:
     found = preconditioning.convergence(
         compared(
