@@ -64,5 +64,5 @@ def test_make_demo(tmp_path: Path) -> None:
         head: int(share) for head, share in re.findall(r"^  (\w+) goes (-?\d+) % of the way", done.stdout, re.MULTILINE)
     }
     assert gains["concat"] >= 60
-    assert max(share for head, share in gains.items() if head != "concat") >= 60
+    assert 60 <= gains["ovo"] <= 110  # the product of two modalities, which an oracle sees whole
     assert "mlflow ui --backend-store-uri" in done.stdout

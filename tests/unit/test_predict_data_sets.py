@@ -105,7 +105,7 @@ def test_tadpole_without_diagnoses_is_answered_as_in_the_evaluation(tadpole: Kno
     outcomes = predicted[["probability_CN", "probability_MCI", "probability_AD"]]
     np.testing.assert_allclose(outcomes.sum(axis=1), 1, atol=1e-5)
     assert len(predicted) > 100 and predicted["patient_id"].is_unique
-    answers_as_evaluated(tadpole, tadpole.raw, tmp_path / "same.csv")
+    answers_as_evaluated(tadpole, raw, tmp_path / "same.csv")
 
 
 def glucose(frame: pd.DataFrame) -> pd.DataFrame:
