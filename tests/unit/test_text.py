@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from lightning.pytorch.callbacks import Callback
 
 from ovo_clinic import experiment as experiments
 from ovo_clinic import training
@@ -147,6 +148,26 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "fewer-layers": (lambda folder: add_layer(folder / "config.json"), "lacks 16 of the model's weights"),
     "other-model": (lambda folder: (folder / "config.json").write_text('{"model_type": "x"}'), "cannot be read"),
 }
+
+
+class _Modes(Callback):
+    """Whether the checkpoint's modules are in training mode at every training step, and at every validation step."""
+
+    def __init__(self) -> None:
+        self.training: list[bool] = []
+        self.validation: list[bool] = []
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
+        self.training += [part.training for part in module.model.encoders[1].model.modules()]
+
+    def on_validation_batch_start(self, trainer: Any, module: Any, batch: Any, index: int) -> None:
+        self.validation += [part.training for part in module.model.encoders[1].model.modules()]
+
+
+def test_a_checkpoint_is_fine_tuned_in_training_mode_in_every_epoch(config: str, bert: Path, tmp_path: Path) -> None:
+    experiment, modes = load(config, bert), _Modes()
+    training.train(experiment, prepare_task(experiment, None), tmp_path / "run", callbacks=[modes])
+    assert modes.training and all(modes.training) and modes.validation and not any(modes.validation)
 
 
 def cut(path: Path) -> None:
