@@ -147,7 +147,8 @@ def download(client: MlflowClient, uri: str, name: str, out: Path) -> Path:
     from mlflow.exceptions import MlflowException
 
     try:
-        return Path(download_artifacts(_location(client, name), dst_path=str(out), tracking_uri=uri))
+        location = _location(client, name)
+        return Path(download_artifacts(location, dst_path=str(out), tracking_uri=uri, registry_uri=uri))
     except (MlflowException, OSError, KeyError) as error:
         reason = " ".join(str(error).split())[:300]
         raise UserError(

@@ -27,7 +27,8 @@ def serve(uri: str, port: int) -> int:
         raise UserError(f"--tracking-uri: {without_credentials(uri)} is a server; open it in a browser")
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     # Not in the command line, which others on the machine can read: an address may hold a password.
-    environment = {**os.environ, "MLFLOW_BACKEND_STORE_URI": uri, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    stores = {"MLFLOW_BACKEND_STORE_URI": uri, "MLFLOW_REGISTRY_STORE_URI": uri}
+    environment = {**os.environ, **stores, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     artifacts = (resources.home() / "mlflow_artifacts").as_uri()
     command += ["--default-artifact-root", artifacts]
     # In a group of its own, all of which is ended: the server starts further processes.

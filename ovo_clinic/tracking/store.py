@@ -53,7 +53,8 @@ class Store:
             file = Path(server.path[1:]) if server.scheme == "sqlite" and server.path.strip("/") else None
             # One at a time: whoever opens a new database first makes its tables.
             with locked(file.with_name(f"{file.name}.lock")) if file else nullcontext():
-                self._client = MlflowClient(tracking_uri=uri)
+                # The registry is this store, too, whatever MLFLOW_REGISTRY_URI says: nobody permitted that one.
+                self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
                 self._client.search_experiments(max_results=1)
             if file:
                 file.chmod(0o600)

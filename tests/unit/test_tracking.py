@@ -235,6 +235,16 @@ def test_the_store_is_the_given_one_or_the_environments_or_local(home: Path, mon
     assert tracking.tracking_uri("sqlite:////given.db", allow_remote=False) == "sqlite:////given.db"
 
 
+def test_the_registry_of_the_environment_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that nobody permitted would get the models."""
+    monkeypatch.setenv("MLFLOW_REGISTRY_URI", f"sqlite:///{tmp_path}/elsewhere.db")
+    uri = f"sqlite:///{tmp_path}/here.db"
+    tracking.Store(uri)._client.create_registered_model("mortality")
+    monkeypatch.delenv("MLFLOW_REGISTRY_URI")
+    assert [model.name for model in MlflowClient(uri, uri).search_registered_models()] == ["mortality"]
+    assert not (tmp_path / "elsewhere.db").exists()
+
+
 def test_a_store_that_cannot_be_opened_is_one_line_and_soon(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("this is no database, however long one looks at it " * 40)
     with socket.socket() as closed:
