@@ -166,9 +166,14 @@ def home() -> Path:
     """The folder of all state (OVO_CLINIC_HOME, default ./ovo_clinic_home), made on first use with mode 0700.
 
     Raises:
-        UserError: the folder cannot be made or written.
+        UserError: the folder cannot be made or written, or addresses of databases cannot name it.
     """
     path = absolute(os.environ.get("OVO_CLINIC_HOME") or "ovo_clinic_home", "OVO_CLINIC_HOME")
+    for character in "?%":
+        if character in str(path):
+            raise UserError(
+                f"OVO_CLINIC_HOME: {path}: addresses of databases cannot hold '{character}'; set it to another folder"
+            )
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

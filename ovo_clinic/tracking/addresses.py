@@ -1,7 +1,10 @@
 """Where an MLflow store is, and whether it may be used: only what surely lies on this machine, unless allowed."""
 
 import os
+from pathlib import Path
 from urllib.parse import urlparse
+
+from sqlalchemy import make_url
 
 from ovo_clinic import resources
 from ovo_clinic.errors import UserError
@@ -44,3 +47,9 @@ def without_credentials(uri: str) -> str:
     """The address of a store without a user's name and password."""
     parts = urlparse(uri)
     return uri.replace(parts.netloc, parts.netloc.rpartition("@")[2], 1) if "@" in parts.netloc else uri
+
+
+def sqlite_file(uri: str) -> Path | None:
+    """The file of a sqlite database; None where the store is another one, or in memory."""
+    name = make_url(uri).database if urlparse(uri).scheme == "sqlite" else None
+    return None if name in (None, "", ":memory:") or name.startswith("file:") else Path(name)

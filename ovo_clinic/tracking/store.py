@@ -18,7 +18,7 @@ from ovo_clinic.report import ComparisonTable
 from ovo_clinic.runs import Result
 from ovo_clinic.study import Comparison
 from ovo_clinic.tracking import entries, models
-from ovo_clinic.tracking.addresses import without_credentials
+from ovo_clinic.tracking.addresses import sqlite_file, without_credentials
 
 if TYPE_CHECKING:
     from ovo_clinic.tune import Tuning
@@ -50,14 +50,14 @@ class Store:
             if server.hostname and server.port:
                 # MLflow would try for minutes.
                 socket.create_connection((server.hostname, server.port), timeout=10).close()
-            file = Path(server.path[1:]) if server.scheme == "sqlite" and server.path.strip("/") else None
+            file = sqlite_file(uri)
             # One at a time: whoever opens a new database first makes its tables.
             with locked(file.with_name(f"{file.name}.lock")) if file else nullcontext():
+                if file and not file.exists():
+                    file.touch(mode=0o600)  # one that is there may be a group's
                 # The registry is this store, too, whatever MLFLOW_REGISTRY_URI says: nobody permitted that one.
                 self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
                 self._client.search_experiments(max_results=1)
-            if file:
-                file.chmod(0o600)
         except Exception as error:  # of MLflow, of a database driver, of one that is not installed
             reason = " ".join(str(error).split()) or type(error).__name__
             raise UserError(f"--tracking-uri: {self.uri} cannot be opened: {reason[:300]}") from None

@@ -179,6 +179,8 @@ HOMES: dict[str, Callable[[Path], Path]] = {
     "of a user who is none": lambda folder: Path("~nobody-of-this-name"),
     "a name too long": lambda folder: folder / ("x" * 300),
     "a device": lambda folder: Path("/dev/null"),
+    "no name for an address": lambda folder: folder / "mine?",
+    "one that an address changes": lambda folder: folder / "50%20",
 }
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import stat
 import struct
 import subprocess
 import sys
@@ -243,6 +244,21 @@ def test_the_registry_of_the_environment_is_not_used(tmp_path: Path, monkeypatch
     monkeypatch.delenv("MLFLOW_REGISTRY_URI")
     assert [model.name for model in MlflowClient(uri, uri).search_registered_models()] == ["mortality"]
     assert not (tmp_path / "elsewhere.db").exists()
+
+
+def test_a_new_database_is_its_owners_and_no_other_file_changes_its_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_the_hash, home = tmp_path / "project ", tmp_path / "project #2"
+    before_the_hash.mkdir(mode=0o750)
+    monkeypatch.setenv("OVO_CLINIC_HOME", str(home))
+    tracking.Store(tracking.tracking_uri(None, allow_remote=False))
+    assert stat.S_IMODE((home / "mlflow.db").stat().st_mode) == 0o600
+    assert stat.S_IMODE(before_the_hash.stat().st_mode) == 0o750
+    of_a_group = home / "mlflow.db"
+    of_a_group.chmod(0o660)
+    tracking.Store(f"sqlite:///{of_a_group}")
+    assert stat.S_IMODE(of_a_group.stat().st_mode) == 0o660
 
 
 def test_a_store_that_cannot_be_opened_is_one_line_and_soon(tmp_path: Path) -> None:
