@@ -2,12 +2,14 @@
 
 import os
 from pathlib import Path
-from urllib.parse import urlparse
+from urllib.parse import unquote, urlparse
 
 from sqlalchemy import make_url
 
 from ovo_clinic import resources
 from ovo_clinic.errors import UserError
+
+_CREDENTIALS = {"user", "username", "password", "passwd", "pwd", "sslpassword", "token"}
 
 
 def tracking_uri(given: str | None, allow_remote: bool) -> str:
@@ -24,9 +26,13 @@ def permitted(uri: str, allow_remote: bool, option: str) -> str:
     """The address of a store, where it may be used.
 
     Raises:
-        UserError: it may be on another machine and `allow_remote` was not given.
+        UserError: it is no address, or it may be on another machine and `allow_remote` was not given.
     """
-    if not allow_remote and not _is_local(uri):
+    try:
+        local = _is_local(uri)
+    except ValueError:  # neither the address nor the reason is repeated: they may hold a password
+        raise UserError(f"{option}: is no address of a store; give one such as sqlite:////data/mlflow.db") from None
+    if not allow_remote and not local:
         raise UserError(
             f"{option}: {without_credentials(uri)} may be another machine; only aggregates are sent, but add "
             "--allow-remote-tracking if that is meant"
@@ -44,9 +50,14 @@ def _is_local(uri: str) -> bool:
 
 
 def without_credentials(uri: str) -> str:
-    """The address of a store without a user's name and password."""
+    """The address of a store without a user's name and password, which a database also takes after the `?`."""
     parts = urlparse(uri)
-    return uri.replace(parts.netloc, parts.netloc.rpartition("@")[2], 1) if "@" in parts.netloc else uri
+    shown = uri.replace(parts.netloc, parts.netloc.rpartition("@")[2], 1) if "@" in parts.netloc else uri
+    settings = parts.query.split("&")
+    kept = [setting for setting in settings if unquote(setting.partition("=")[0]).lower() not in _CREDENTIALS]
+    if kept == settings:
+        return shown
+    return shown.replace(f"?{parts.query}", f"?{'&'.join(kept)}" if kept else "", 1)
 
 
 def sqlite_file(uri: str) -> Path | None:

@@ -208,6 +208,9 @@ ELSEWHERE = [
     "postgresql://me:secret@db.example.org/mlflow",
     "postgresql:///mlflow?host=db.example.org",
     "postgresql://localhost/mlflow?host=db.example.org",
+    "postgresql://db.example.org/mlflow?user=me&password=secret&sslmode=require",
+    "postgresql:///mlflow?host=db.example.org&PASSWORD=secret",
+    "mysql://db.example.org/mlflow?pass%77ord=secret",
     "file://server/share",
     "databricks",
     "databricks://profile",
@@ -225,6 +228,20 @@ def test_a_store_elsewhere_needs_permission(uri: str) -> None:
         tracking.tracking_uri(uri, allow_remote=False)
     assert "secret" not in str(caught.value)
     assert tracking.tracking_uri(uri, allow_remote=True) == uri
+
+
+def test_what_else_an_address_says_is_kept() -> None:
+    given = "postgresql://me:secret@db.example.org/mlflow?user=me&sslmode=require&password=secret&options=-c%20x"
+    shown = "postgresql://db.example.org/mlflow?sslmode=require&options=-c%20x"
+    assert tracking.without_credentials(given) == shown and tracking.without_credentials(shown) == shown
+
+
+@pytest.mark.parametrize("uri", ["http://me:secret@[::1:5000", "postgresql://[secret", "http://a[b]"])
+@pytest.mark.parametrize("allow_remote", [False, True])
+def test_an_address_that_is_none_is_one_line(uri: str, allow_remote: bool) -> None:
+    with pytest.raises(UserError, match="^--tracking-uri: is no address of a store; [^\n]*$") as caught:
+        tracking.tracking_uri(uri, allow_remote)
+    assert "secret" not in str(caught.value)
 
 
 def test_the_store_is_the_given_one_or_the_environments_or_local(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
