@@ -101,8 +101,11 @@ def _output_network(width: int, *, hidden: int | None, outputs: int, dropout: fl
     return nn.Sequential(*layers)
 
 
-def check_fusion(settings: ModelConfig, modalities: Sequence[Modality]) -> None:
+def check_fusion(settings: ModelConfig, modalities: Sequence[Modality]) -> str | None:
     """Builds the head without memory for its weights, so that a mistake shows before anything is trained.
+
+    Returns:
+        Why the head is unsafe, where it is and was asked for.
 
     Raises:
         UserError: an unknown head or option; a combination that the head excludes; an unsafe head not allowed.
@@ -112,6 +115,8 @@ def check_fusion(settings: ModelConfig, modalities: Sequence[Modality]) -> None:
         warnings.simplefilter("ignore")  # the run records them
         head = FUSION.build(fusion.name, settings.dim, modalities, options=fusion.options, path="model.fusion")
     refuse_unsafe(head, settings)
+    unsafe: str | None = head.unsafe
+    return unsafe
 
 
 def refuse_unsafe(head: Any, settings: ModelConfig) -> None:

@@ -1,5 +1,6 @@
 """Trained models in a store: files, no pickle, that load where this package is not installed."""
 
+import re
 import shutil
 import tempfile
 from importlib import metadata
@@ -16,7 +17,22 @@ from ovo_clinic.errors import UserError
 from ovo_clinic.predict import model_hash, outcome_names
 from ovo_clinic.study import Comparison
 
+_NAME_LENGTH = 256
 _NOT_IN_NAMES = str.maketrans(dict.fromkeys("/:.%\"'", "_"))
+
+
+def check_name(name: str) -> None:
+    """Checks the name that a model is to be registered under, and found by as `models:/NAME/1` or `models:/NAME@ALIAS`.
+
+    Raises:
+        UserError: MLflow refuses it, or would not find it again.
+    """
+    refused = re.search(r"""[/:@'"`%?#\\\x00-\x1f]""", name)
+    if refused or name.strip() != name or name in ("", ".", "..") or len(name) > _NAME_LENGTH:
+        raise UserError(
+            f"--register: {name[:60]!r} is no name for a model; give one such as mortality, of letters, digits, '-', "
+            "'_' and single dots"
+        )
 
 
 def best_runs(comparison: Comparison) -> list[tuple[str, int]]:

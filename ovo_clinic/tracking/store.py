@@ -80,7 +80,7 @@ class Store:
             figures: name -> PNG.
             config: settings of the study.
             load: of the machine meanwhile, see `machine_load`.
-            register: name in the model registry that the best model becomes a new version of.
+            register: name in the model registry that the best network becomes a new version of.
         """
         experiment = self._experiment(comparison.prepared.manifest["task"])
         earlier = self._tagged(experiment, "study", comparison.name)
@@ -99,8 +99,9 @@ class Store:
             study, params=entries.study_params(comparison, config), metrics=[*entries.p_value_metrics(table), *load]
         )
         self._client.log_inputs(study, [entries.dataset(comparison.prepared.manifest)])
-        for rank, (label, seed) in enumerate(models.best_runs(comparison)):
-            registered = register if rank == 0 else None
+        baselines = {arm.label for arm in comparison.arms if arm.kind == "baseline"}
+        for label, seed in models.best_runs(comparison):
+            registered = None if label in baselines else register
             models.log_model(self._client, children[label][seed], comparison.run_folders[label][seed], registered)
         for pattern, place in {"*.csv": "tables", "*.tex": "tables", "*.html": None}.items():
             for path in comparison.folder.glob(pattern):

@@ -123,6 +123,8 @@ def compare(
     experiment = experiments.load(task, overrides).with_compare({k: v for k, v in asked.items() if v is not None})
     if experiment.seed:
         raise UserError("seed: compare trains with the seeds 0, 1, 2, ...; leave it out, and say how many by --seeds")
+    if register is not None:
+        tracking.check_name(register)
     if pattern is not None and not experiment.compare.missing:
         raise UserError("--pattern: says what goes missing together; give --missing, too, such as --missing 0.25,0.5")
     study.check_options(experiment, experiment.compare.fusion)  # preparing may take hours
@@ -150,9 +152,11 @@ def _study(
 ) -> Study:
     settings = experiment.compare
     prepared = prepare(experiment)
+    if register is not None:
+        _check_network(experiment, prepared)  # training may take hours
     folds = crossing.prepared(experiment, settings.folds, prepare) if settings.folds else []
     if settings.missing:
-        missingness.Pattern.parse(settings.pattern, prepared.chosen(experiment.modalities))  # training may take hours
+        missingness.Pattern.parse(settings.pattern, prepared.chosen(experiment.modalities))
     encoder_tables.check(experiment, prepared)
     compared = partial(study.compare, fusion=settings.fusion, scheduler=scheduler, on_progress=on_progress)
     trained = partial(compared, prepared=prepared, seeds=settings.seeds)
@@ -178,6 +182,21 @@ def _study(
     config["tuned"] = comparison.tuned.model_dump(mode="json") if comparison.tuned else None
     store.log_comparison(comparison, table, drawn, config, load=load, register=register)
     return Study(comparison, table, drawn, store.uri, written, found, of_encoders, crossed)
+
+
+def _check_network(experiment: Experiment, prepared: Prepared) -> None:
+    """Raises UserError: no network is compared that may be registered."""
+    from ovo_clinic.model import check_fusion
+
+    settings = experiment.compare
+    for arm in study.arms(experiment, prepared, settings.fusion, settings.unimodal):
+        names = prepared.chosen(arm.experiment.modalities)
+        if check_fusion(arm.experiment.model, [study.modality_of(prepared, name) for name in names]) is None:
+            return
+    raise UserError(
+        "--register: every network of this comparison is unsafe (a prediction depends on other patients), or there is "
+        "none; compare a safe one, too, or leave --register out"
+    )
 
 
 def _write_report(comparison: Comparison, table: ComparisonTable) -> Path:

@@ -313,6 +313,34 @@ def test_two_processes_may_open_a_new_store_at_once(tmp_path: Path) -> None:
     assert [(process.wait(), process.stderr.read()) for process in processes if process.stderr] == [(0, "")] * 2
 
 
+@pytest.mark.parametrize("name", ["a/b", "x:y", "it's", "", " ", ".", "a@b", "x" * 257, "a\nb"])
+def test_a_name_that_no_model_can_be_registered_under_is_told_before_anything_is_done(home: Path, name: str) -> None:
+    with pytest.raises(UserError, match="^--register: [^\n]* is no name for a model; [^\n]*$"):
+        verbs.compare("simulation", SIMULATION, register=name)
+    assert not (home / "cache").exists()
+
+
+@pytest.mark.parametrize("baselines", [["logistic"], []])
+def test_a_comparison_without_a_safe_network_registers_nothing_in_its_place(home: Path, baselines: list[str]) -> None:
+    settings = [*SIMULATION, "model.allow_unsafe=true"]
+    heads = ["self_attention_reference", "cross_attention_reference"]
+    with pytest.raises(UserError, match="^--register: every network of this comparison is unsafe"):
+        verbs.compare("simulation", settings, fusion=heads, seeds=1, baselines=baselines, register="mortality")
+    assert not (home / "runs").exists()
+
+
+def test_of_a_safe_head_a_baseline_and_an_unsafe_head_the_safe_one_is_registered(home: Path) -> None:
+    settings = [*SIMULATION, "model.allow_unsafe=true"]
+    heads = ["self_attention_reference", "concat"]
+    verbs.compare(
+        "simulation", settings, fusion=heads, seeds=1, baselines=["logistic"], register="mortality of all", workers=1
+    )
+    uri = f"sqlite:///{home}/mlflow.db"
+    client = MlflowClient(uri, uri)
+    (version,) = client.search_model_versions("name = 'mortality of all'")
+    assert client.get_run(version.run_id).info.run_name == "concat seed 0"
+
+
 def test_settings_that_a_search_found_are_parameters_of_the_study(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
