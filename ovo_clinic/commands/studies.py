@@ -211,10 +211,11 @@ def report(
 def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="On this machine only.")] = 5000,
     tracking_uri: Uri = None,
+    allow_remote_tracking: Remote = False,
 ) -> None:
     """Opens MLflow on the local store."""
     from ovo_clinic import tracking
 
-    uri = tracking.tracking_uri(tracking_uri, allow_remote=False)
+    uri = tracking.database_uri(tracking_uri, allow_remote_tracking)
     out.print(f"http://127.0.0.1:{port} shows {tracking.without_credentials(uri)}; Ctrl-C ends it", soft_wrap=True)
     raise typer.Exit(tracking.serve(uri, port))

@@ -8,7 +8,7 @@ of their seeds' runs. Only aggregates are stored: no unit, no patient, no predic
 
 import os
 
-from ovo_clinic.tracking.addresses import permitted, tracking_uri, without_credentials
+from ovo_clinic.tracking.addresses import database_uri, permitted, tracking_uri, without_credentials
 from ovo_clinic.tracking.machine import machine_load
 from ovo_clinic.tracking.models import check_name
 from ovo_clinic.tracking.pages import serve
@@ -18,4 +18,13 @@ from ovo_clinic.tracking.store import Store
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 
-__all__ = ["Store", "check_name", "machine_load", "permitted", "serve", "tracking_uri", "without_credentials"]
+__all__ = [
+    "Store",
+    "check_name",
+    "database_uri",
+    "machine_load",
+    "permitted",
+    "serve",
+    "tracking_uri",
+    "without_credentials",
+]

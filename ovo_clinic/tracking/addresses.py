@@ -18,8 +18,23 @@ def tracking_uri(given: str | None, allow_remote: bool) -> str:
     Raises:
         UserError: the store may be on another machine and `allow_remote` was not given.
     """
-    uri = given or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{resources.home() / 'mlflow.db'}"
+    return permitted(_named(given), allow_remote, "--tracking-uri")
+
+
+def database_uri(given: str | None, allow_remote: bool) -> str:
+    """The store as in `tracking_uri`, where it has no pages of its own.
+
+    Raises:
+        UserError: it is a server, or as in `tracking_uri`.
+    """
+    uri = permitted(_named(given), True, "--tracking-uri")
+    if urlparse(uri).scheme in ("http", "https"):
+        raise UserError(f"--tracking-uri: {without_credentials(uri)} is a server; open it in a browser")
     return permitted(uri, allow_remote, "--tracking-uri")
+
+
+def _named(given: str | None) -> str:
+    return given or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{resources.home() / 'mlflow.db'}"
 
 
 def permitted(uri: str, allow_remote: bool, option: str) -> str:

@@ -4,11 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from urllib.parse import urlparse
 
 from ovo_clinic import resources
-from ovo_clinic.errors import UserError
-from ovo_clinic.tracking.addresses import without_credentials
 
 _SECONDS_TO_END = 30
 
@@ -17,14 +14,9 @@ def serve(uri: str, port: int) -> int:
     """Runs MLflow's own pages of a store on this machine until they are interrupted; returns the exit code.
 
     Args:
-        uri: from `tracking_uri`.
+        uri: from `database_uri`.
         port: of the loopback interface.
-
-    Raises:
-        UserError: the store is a server, which has pages of its own.
     """
-    if urlparse(uri).scheme in ("http", "https"):
-        raise UserError(f"--tracking-uri: {without_credentials(uri)} is a server; open it in a browser")
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     # Not in the command line, which others on the machine can read: an address may hold a password.
     stores = {"MLFLOW_BACKEND_STORE_URI": uri, "MLFLOW_REGISTRY_STORE_URI": uri}

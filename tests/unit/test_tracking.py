@@ -14,10 +14,12 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import typer
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from ovo_clinic import resources, tracking, verbs
+from ovo_clinic.cli import app
 from ovo_clinic.errors import UserError
 from ovo_clinic.verbs import Study
 from tests.small_data import FIRST_UNIT, PERSON, QUICK, SIMULATION, flat_files
@@ -242,6 +244,24 @@ def test_an_address_that_is_none_is_one_line(uri: str, allow_remote: bool) -> No
     with pytest.raises(UserError, match="^--tracking-uri: is no address of a store; [^\n]*$") as caught:
         tracking.tracking_uri(uri, allow_remote)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("allowed", [[], ["--allow-remote-tracking"]])
+def test_ui_says_of_a_server_that_it_has_pages(allowed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:secret@mlflow.example.org")
+    with pytest.raises(UserError, match="^--tracking-uri: https://mlflow.example.org is a server; open it in a br"):
+        typer.main.get_command(app).main(["ui", *allowed], standalone_mode=False)
+
+
+def test_ui_opens_a_database_elsewhere_where_that_is_permitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[tuple[str, int]] = []
+    monkeypatch.setattr(tracking, "serve", lambda uri, port: shown.append((uri, port)) or 0)
+    uri = "postgresql://me:secret@db.example.org/mlflow"
+    with pytest.raises(UserError, match="--allow-remote-tracking"):
+        typer.main.get_command(app).main(["ui", "--tracking-uri", uri], standalone_mode=False)
+    line = ["ui", "--tracking-uri", uri, "--port", "5001", "--allow-remote-tracking"]
+    typer.main.get_command(app).main(line, standalone_mode=False)
+    assert shown == [(uri, 5001)]
 
 
 def test_the_store_is_the_given_one_or_the_environments_or_local(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
