@@ -119,10 +119,11 @@ def fetch(
         on_progress: called with (files done, files in all).
 
     Raises:
-        UserError: a name that is not open, no connection, or files that are not what their publisher lists.
+        UserError: a name that is not open, an address that is none, no connection, or files that are not what their
+            publisher lists.
     """
     found = publication(name)
-    source = _Source((address or found.address).rstrip("/") + "/", pause)
+    source = _Source(_folder(address or found.address), pause)
     try:
         out.mkdir(parents=True, exist_ok=True)
         listed = source.sums()
@@ -139,6 +140,18 @@ def fetch(
     except OSError as error:
         raise UserError(f"--out: {out}: {error.strerror}; make room, or name another folder") from None
     return Fetched([out / place for place in listed], downloaded)
+
+
+def _folder(address: str) -> str:
+    """The address with `/` at its end; raises UserError where it is none of a web server."""
+    try:
+        parts = urlsplit(address)
+        web = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        web = False
+    if not web:
+        raise UserError(f"--from: {address}: give an address that begins with https:// or http://, or leave it out")
+    return address.rstrip("/") + "/"
 
 
 class _Unfinished(Exception):

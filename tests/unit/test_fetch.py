@@ -176,6 +176,24 @@ def test_nobody_answers(tmp_path: Path) -> None:
         fetch("eicu-demo", tmp_path, address="http://127.0.0.1:9/nothing", pause=0.001)
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "physionet.org/files/x",
+        "/data/mirror",
+        "ftp://physionet.org/files/",
+        "https://",
+        "http://[x",
+        "x:y",
+        "https://a:b",
+    ],
+)
+def test_an_address_of_no_web_server_is_one_line(address: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^--from: .*: give an address that begins with https:// or http://"):
+        fetch("eicu-demo", tmp_path / "out", address=address)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("name", ["eicu", "mimic-iv", "mimic-cxr-jpg", "mimic-iv-note", "tadpole"])
 def test_restricted_data_are_refused_with_where_to_get_them(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"{name} is not open: download it yourself from https://"):
