@@ -53,7 +53,7 @@ def words(overrides: Sequence[str] | None, raw: Sequence[str] | None, lists: Seq
 
 def _folders(given: Sequence[str]) -> Path | dict[str, Path] | None:
     if len(given) <= 1 and not (given and _NAMED.fullmatch(given[0])):
-        return Path(given[0]) if given else None
+        return expanded(given[0], "--raw") if given else None
     folders: dict[str, Path] = {}
     for value in given:
         named = _NAMED.fullmatch(value)

@@ -29,6 +29,14 @@ def test_raw_folders(overrides: list[str], raw: list[str] | None, expected: obje
     assert found.overrides == [word for word in overrides if not word.startswith("cxr")]
 
 
+def test_a_home_folder_is_followed_in_one_folder_and_in_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert words([], ["~/eicu"]).raw == tmp_path / "eicu"
+    assert words([], ["iv=~/iv", "cxr=~/cxr"]).raw == {"iv": tmp_path / "iv", "cxr": tmp_path / "cxr"}
+
+
 def test_a_setting_is_no_source_where_one_folder_is_given() -> None:
     assert words(["cxr=b"], ["data"]).overrides == ["cxr=b"]
 
@@ -43,7 +51,12 @@ def test_split_lists_become_a_setting(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("raw", "message"),
-    [(["a", "b"], "each needs its source"), (["iv=a", "iv=b"], "source 'iv' is given twice"), (["iv=a", "b"], "b: of")],
+    [
+        (["a", "b"], "each needs its source"),
+        (["iv=a", "iv=b"], "source 'iv' is given twice"),
+        (["iv=a", "b"], "b: of"),
+        (["~no-such-user/x"], "no user"),
+    ],
 )
 def test_mistakes(raw: list[str], message: str) -> None:
     with pytest.raises(UserError, match=f"^--raw: .*{message}"):
