@@ -4,12 +4,14 @@ What stays speaks of nobody alone: settings, weights, scaling, metrics, tables a
 folder of a finished run lacks then, `compare` and `train` make again from the raw files.
 """
 
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ovo_clinic import resources
+from ovo_clinic.checksums import SUMS
 from ovo_clinic.locks import locked
 from ovo_clinic.predict import LOCK
 
@@ -18,19 +20,12 @@ AGGREGATES = ("studies", "tuning", "trials", "costs", "mlflow_artifacts")
 
 _KEY = 32  # characters of a prepared data set's key; see prepare
 _ROWS = (
-    ".parquet",
-    ".npy",
-    ".npz",
-    ".csv",
-    ".csv.gz",
-    ".tsv",
-    ".txt.gz",
-    ".feather",
-    ".arrow",
-    ".xlsx",
-    ".dcm",
-    ".jpg",
+    *(".parquet", ".feather", ".arrow", ".npy", ".npz"),
+    *(".csv", ".tsv", ".txt", ".jsonl", ".xls", ".xlsx", ".sas7bdat", ".dta"),
+    *(".dcm", ".jpg", ".jpeg", ".png"),
 )
+_AROUND = re.compile(r"(\.(gz|bz2|xz|zst))?((\.\d+)?\.partial)?$")  # compressed; left by a command that was killed
+_NO_ROWS = ("vocab.txt", "merges.txt", SUMS.lower())  # of checkpoints, and beside downloads
 _OF_RUNS = "runs"
 
 
@@ -68,7 +63,7 @@ def holdings() -> list[Holding]:
     skipped = [home / name for name in AGGREGATES]
     for path in sorted(home.rglob("*")):
         covered = any(path.is_relative_to(other) for other in (*known, *skipped))
-        if path.is_file() and path.name.lower().endswith(_ROWS) and not covered and not _is_table_of_run(path, home):
+        if path.is_file() and _may_hold_rows(path.name.lower()) and not covered and not _is_table_of_run(path, home):
             found.append(_holding("table put there by hand (an export, raw files)", path))
     return found
 
@@ -90,6 +85,11 @@ def remove(found: Sequence[Holding]) -> list[Holding]:
 
 def _files(home: Path, folder: str) -> list[Path]:
     return sorted((home / folder).glob("*/predictions.parquet"))
+
+
+def _may_hold_rows(name: str) -> bool:
+    """Whether a file of this name, in small letters, is of a kind that holds rows, notes or images."""
+    return _AROUND.sub("", name, count=1).endswith(_ROWS) and name not in _NO_ROWS
 
 
 def _is_table_of_run(path: Path, home: Path) -> bool:
