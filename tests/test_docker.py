@@ -94,6 +94,15 @@ def test_a_small_last_stage_runs_as_nobody_in_particular_from_a_pinned_base() ->
     assert variables["MPLCONFIGDIR"].startswith("/tmp/")
 
 
+def test_no_program_of_an_image_reports_on_its_use(services: dict[str, Any]) -> None:
+    """The server of the compose file never loads ovo_clinic, which says so elsewhere."""
+    silent = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "RAY_USAGE_STATS_ENABLED": "0"}
+    assert silent.items() <= pairs(of_the_dockerfile()[-1].values("ENV")[0]).items()
+    environment = (DOCKER / "ovo_clinic.def").read_text().partition("%environment")[2].partition("%runscript")[0]
+    assert silent.items() <= dict(re.findall(r"^ +export (\w+)=(.*)$", environment, flags=re.MULTILINE)).items()
+    assert not [name for service in services.values() for name in silent if name in service.get("environment", {})]
+
+
 def test_nothing_is_installed_that_no_hash_names_and_nothing_is_fetched_otherwise() -> None:
     steps = [step for stage in of_the_dockerfile() for step in stage.values("RUN")]
     installs = [part for step in steps for part in step.split("&&") if "pip install" in part or "pip wheel" in part]
