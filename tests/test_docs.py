@@ -14,6 +14,7 @@ import torch
 import typer
 
 from ovo_clinic.cli import app
+from ovo_clinic.flops import macs_against_modalities
 from ovo_clinic.registry import FUSION
 from ovo_clinic.types import Modality, Tokens
 
@@ -87,6 +88,30 @@ def test_every_command_in_it_is_one(page: str, line: str) -> None:
     command = typer.main.get_command(app).get_command(None, name)  # type: ignore[attr-defined]
     assert command is not None, f"{page}: no command {name}"
     command.make_context(name, words)
+
+
+def test_one_versus_others_costs_what_is_said_of_it() -> None:
+    text = " ".join((REPOSITORY / "docs" / "replication.md").read_text(encoding="utf-8").split())
+    few, many = (
+        r"0\.(\d\d) \(2 modalities\) to 0\.(\d\d) \(20\) .*? width 64 with 4",
+        r"0\.(\d\d) to 0\.(\d\d) at width 256 with 8",
+    )
+    for width, heads, said in ((64, 4, few), (256, 8, many)):
+        costs = macs_against_modalities(width, {"tokens": 4, "heads": heads}, (2, 20), ["ovo", "self_attention"])
+        macs = costs.pivot(index="modalities", columns="head", values="macs")
+        assert macs.loc[20, "ovo"] == 10 * macs.loc[2, "ovo"]
+        shares = 100 * macs["ovo"] / macs["self_attention"]
+        found = re.search(said, text)
+        assert found and [int(share) for share in found.groups()] == pytest.approx(list(shares), abs=0.6)
+
+
+def test_nothing_is_installed_in_place_of_the_checkout_and_ray_does_not_report() -> None:
+    for page in (REPOSITORY / "README.md", *PAGES):
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"pip install (-c \S+ )?'?\.\[", text), page.name
+        for block in blocks(page, "bash"):
+            start = re.search(r"^\s*ray start", block, re.MULTILINE)
+            assert start is None or "export RAY_USAGE_STATS_ENABLED=0" in block[: start.start()], page.name
 
 
 def test_the_new_head_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
