@@ -2,8 +2,9 @@
 
 import logging
 import socket
+import stat
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
 _PARAM_LENGTH = 6000
 _BATCH = 100  # MLflow takes at most 100 parameters, and 1000 metrics, at once
 _METRIC_BATCH = 1000
+
+
+def _alone(database: Path) -> AbstractContextManager[bool]:
+    """A lock beside a database, for all who may write to that."""
+    mode = stat.S_IMODE(database.stat().st_mode) & 0o666 if database.exists() else 0o600
+    return locked(database.with_name(f"{database.name}.lock"), mode=mode)
 
 
 class Store:
@@ -52,7 +59,7 @@ class Store:
                 socket.create_connection((server.hostname, server.port), timeout=10).close()
             file = sqlite_file(uri)
             # One at a time: whoever opens a new database first makes its tables.
-            with locked(file.with_name(f"{file.name}.lock")) if file else nullcontext():
+            with _alone(file) if file else nullcontext():
                 if file and not file.exists():
                     file.touch(mode=0o600)  # one that is there may be a group's
                 # The registry is this store, too, whatever MLFLOW_REGISTRY_URI says: nobody permitted that one.

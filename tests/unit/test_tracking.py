@@ -296,6 +296,7 @@ def test_a_new_database_is_its_owners_and_no_other_file_changes_its_mode(
     of_a_group.chmod(0o660)
     tracking.Store(f"sqlite:///{of_a_group}")
     assert stat.S_IMODE(of_a_group.stat().st_mode) == 0o660
+    assert stat.S_IMODE(of_a_group.with_name("mlflow.db.lock").stat().st_mode) == 0o660
 
 
 def test_a_store_that_cannot_be_opened_is_one_line_and_soon(tmp_path: Path) -> None:
