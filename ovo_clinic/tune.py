@@ -122,7 +122,9 @@ def open_storage(url: str | None) -> optuna.storages.BaseStorage:
     try:
         return optuna.storages.get_storage(url)
     except Exception as error:  # of SQLAlchemy, of a database driver, of one that is not installed
-        shown = url.rpartition("@")[2]
+        from ovo_clinic.tracking import without_credentials  # loads MLflow
+
+        shown = without_credentials(url)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"--storage: {shown} cannot be opened: {reason[:200].replace(url, shown)}") from None
 

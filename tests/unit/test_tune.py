@@ -305,3 +305,12 @@ def test_a_search_lives_in_postgresql(finished: Tuning, tmp_path: Path, database
     assert_frame_equal(outcome(again), outcome(finished), check_exact=True)
     assert again.tuned == finished.tuned
     assert sum(summary.n_trials for summary in optuna.get_all_study_summaries(database)) == 2 * TRIALS
+
+
+@pytest.mark.parametrize("address", ["me:secret@127.0.0.1:9/x", "127.0.0.1:9/x?user=me&password=secret"])
+def test_a_storage_that_cannot_be_opened_is_named_without_its_password(address: str) -> None:
+    with pytest.raises(
+        UserError, match=r"^--storage: postgresql\+psycopg://127.0.0.1:9/x cannot be opened: "
+    ) as caught:
+        tune.open_storage(f"postgresql+psycopg://{address}")
+    assert "secret" not in str(caught.value)
